@@ -1,0 +1,1 @@
+//! Rendezvous, authentication and exchange of descriptors.

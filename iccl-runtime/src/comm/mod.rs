@@ -1,0 +1,1 @@
+//! The application's surface: runtime, communicators, streams, handles.

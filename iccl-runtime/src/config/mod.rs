@@ -1,0 +1,1 @@
+//! Settings: typed TOML, environment and API values, each with its provenance.

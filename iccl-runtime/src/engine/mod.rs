@@ -1,0 +1,1 @@
+//! Runs schedules over links and devices.

@@ -1,0 +1,1 @@
+//! Logging bridge, counters, watchdog. Called by all rooms, calls none.

@@ -1,0 +1,1 @@
+//! The pure function from descriptors, configuration and evidence to a plan.

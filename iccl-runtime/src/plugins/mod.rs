@@ -1,0 +1,1 @@
+//! Discovers, checks, loads, negotiates, probes and self-tests plugins.

@@ -1,0 +1,1 @@
+//! Collectives compiled to per-rank step lists.

@@ -1,0 +1,1 @@
+//! Hosts, NUMA nodes and devices of all ranks, as facts.
