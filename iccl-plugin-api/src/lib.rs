@@ -1,5 +1,10 @@
 //! The stable plugin ABI of iccl, and the SDK to write plugins in Rust.
 
+// `abi_stable`'s derive makes both of these; they are harmless and appear in this crate only.
+#![allow(non_local_definitions, non_camel_case_types)]
+
+pub mod sdk;
+pub mod tables;
 pub mod types;
 
 pub use types::{Collective, DataType, LogLevel, MemoryKind, RedOp, Status};
