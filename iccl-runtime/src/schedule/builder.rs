@@ -1,0 +1,297 @@
+//! Puts steps in a row and derives their dependencies from the bytes that they touch.
+
+use std::collections::{BTreeMap, HashMap};
+
+use iccl_plugin_api::types::{Collective, RedOp};
+
+use super::cuts::Cut;
+use super::types::{Buffer, Finish, Request, Schedule, Slice, Step, StepKind};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Collects the steps of one rank, in the order of the algorithm's sequence.
+pub(super) struct Builder<'a> {
+    pub(super) request: &'a Request,
+    pub(super) element_bytes: u64,
+    steps: Vec<Step>,
+    slices: Vec<Slice>,
+    dependency_list: Vec<u32>,
+    scratch_bytes: u64,
+    /// Who touched which bytes of the receive buffer (in place: of the one buffer there is). The
+    /// send buffer needs no such record: out of place it is never written.
+    recv_touched: Touched,
+    scratch_touched: Touched,
+    sent: HashMap<u32, u32>,
+    received: HashMap<u32, u32>,
+    last_gate_recv: Option<u32>,
+    /// Dependencies of the step that is being added.
+    pending: Vec<u32>,
+}
+
+impl<'a> Builder<'a> {
+    pub(super) fn new(request: &'a Request) -> Self {
+        Self {
+            request,
+            element_bytes: request.dtype.size_bytes() as u64,
+            steps: Vec::new(),
+            slices: Vec::new(),
+            dependency_list: Vec::new(),
+            scratch_bytes: 0,
+            recv_touched: Touched::default(),
+            scratch_touched: Touched::default(),
+            sent: HashMap::new(),
+            received: HashMap::new(),
+            last_gate_recv: None,
+            pending: Vec::new(),
+        }
+    }
+
+    /// `cut` of the vector in `buffer`.
+    pub(super) const fn slice(&self, buffer: Buffer, cut: Cut) -> Slice {
+        cut.within(buffer, self.element_bytes)
+    }
+
+    /// Asks for `bytes` of scratch in all.
+    pub(super) fn reserve_scratch(&mut self, bytes: u64) {
+        self.scratch_bytes = self.scratch_bytes.max(bytes);
+    }
+
+    /// Sends `source`, which holds `cut` of the vector.
+    pub(super) fn send(&mut self, peer: u32, source: Slice, cut: Cut) {
+        let index = next(&mut self.sent, peer);
+        let offset = cut.first * self.element_bytes;
+        self.read(source);
+        self.push(StepKind::Send { peer, index, source, offset });
+    }
+
+    /// Receives `cut` of the vector into `destination`.
+    pub(super) fn recv(&mut self, peer: u32, destination: Slice, cut: Cut) {
+        let index = next(&mut self.received, peer);
+        let offset = cut.first * self.element_bytes;
+        self.write(destination);
+        self.push(StepKind::Recv { peer, index, destination, offset });
+    }
+
+    /// Copies.
+    pub(super) fn copy(&mut self, source: Slice, destination: Slice) {
+        self.read(source);
+        self.write(destination);
+        self.push(StepKind::Copy { source, destination });
+    }
+
+    /// Reduces `sources` in their order. `all` says that these are the contributions of all ranks,
+    /// so that this is where AVG divides.
+    pub(super) fn reduce(
+        &mut self,
+        sources: impl IntoIterator<Item = Slice>,
+        destination: Slice,
+        all: bool,
+    ) {
+        let start = self.slices.len() as u32;
+        self.slices.extend(sources);
+        let end = self.slices.len() as u32;
+        for source in start..end {
+            self.read(self.slices[source as usize]);
+        }
+        self.write(destination);
+        let finish = match self.request.op {
+            RedOp::Avg if all => Finish::DivideByRanks(self.request.ranks),
+            _ => Finish::None,
+        };
+        self.push(StepKind::Reduce { sources: start..end, destination, finish });
+    }
+
+    /// Copies the whole send buffer to the receive buffer, unless they are the same.
+    pub(super) fn copy_send_to_recv(&mut self) {
+        self.copy_own(Cut::whole(self.request.count));
+    }
+
+    /// Copies `cut` of the send buffer to its place in the receive buffer, unless they are the same.
+    pub(super) fn copy_own(&mut self, cut: Cut) {
+        let moves =
+            matches!(self.request.collective, Collective::AllReduce | Collective::Broadcast);
+        if moves && !self.request.in_place && cut.elements > 0 {
+            self.copy(self.slice(Buffer::Send, cut), self.slice(Buffer::Recv, cut));
+        }
+    }
+
+    /// The exchange of fingerprints: dissemination (Hensgen, Finkel, Manber 1988, "Two algorithms
+    /// for barrier synchronization"), ⌈log₂ n⌉ rounds. In round k this rank sends what it knows to
+    /// rank + 2^k and hears from rank - 2^k, after which it knows of 2^(k+1) ranks.
+    ///
+    /// Comes before all data steps, so that both ends of a pair see the same order of messages. The
+    /// receives form a chain, so that a step that waits for the last one waits for all.
+    pub(super) fn gate(&mut self) {
+        let ranks = u64::from(self.request.ranks);
+        let rank = u64::from(self.request.rank);
+        let mut distance = 1;
+        let mut round = 0;
+        while distance < ranks {
+            let previous = self.last_gate_recv;
+            self.pending.extend(previous);
+            let peer = ((rank + distance) % ranks) as u32;
+            self.push(StepKind::GateSend { peer, round });
+            self.pending.extend(previous);
+            let peer = ((rank + ranks - distance) % ranks) as u32;
+            let step = self.push(StepKind::GateRecv { peer, round });
+            self.last_gate_recv = Some(step);
+            distance *= 2;
+            round += 1;
+        }
+    }
+
+    pub(super) fn finish(self) -> Result<Schedule> {
+        let request = self.request;
+        if self.steps.len() > i32::MAX as usize || self.dependency_list.len() > i32::MAX as usize {
+            return Err(Error::new(
+                ErrorKind::OutOfResources,
+                format!("{request}: the schedule has more steps than can be numbered"),
+            ));
+        }
+        let bytes = request.count * self.element_bytes;
+        let (send_bytes, recv_bytes) = match request.collective {
+            Collective::Barrier => (0, 0),
+            Collective::Send => (bytes, 0),
+            Collective::Recv => (0, bytes),
+            Collective::Broadcast if request.rank != request.root => (0, bytes),
+            _ => (bytes, bytes),
+        };
+        Ok(Schedule {
+            steps: self.steps,
+            slices: self.slices,
+            dependency_list: self.dependency_list,
+            send_bytes,
+            recv_bytes,
+            scratch_bytes: self.scratch_bytes,
+            gated: self.last_gate_recv.is_some(),
+            algorithm: request.algorithm,
+            collective: request.collective,
+            dtype: request.dtype,
+            op: request.op,
+            count: request.count,
+            root: request.root,
+            rank: request.rank,
+            ranks: request.ranks,
+            in_place: request.in_place,
+        })
+    }
+
+    /// The record that covers `slice`, if its bytes are ever written.
+    fn touched(&mut self, buffer: Buffer) -> Option<&mut Touched> {
+        match buffer {
+            Buffer::Send if self.request.in_place => Some(&mut self.recv_touched),
+            Buffer::Send => None,
+            Buffer::Recv => Some(&mut self.recv_touched),
+            Buffer::Scratch => Some(&mut self.scratch_touched),
+        }
+    }
+
+    /// The step that is about to be pushed reads `slice`. All reads are declared before the write.
+    fn read(&mut self, slice: Slice) {
+        let step = self.steps.len() as u32;
+        let mut pending = std::mem::take(&mut self.pending);
+        if let Some(touched) = self.touched(slice.buffer) {
+            touched.read(slice, step, &mut pending);
+        }
+        self.pending = pending;
+    }
+
+    /// The step that is about to be pushed writes `slice`.
+    fn write(&mut self, slice: Slice) {
+        let step = self.steps.len() as u32;
+        let mut pending = std::mem::take(&mut self.pending);
+        if let Some(touched) = self.touched(slice.buffer) {
+            touched.write(slice, step, &mut pending);
+        }
+        if slice.buffer == Buffer::Recv {
+            pending.extend(self.last_gate_recv);
+        }
+        self.pending = pending;
+    }
+
+    fn push(&mut self, kind: StepKind) -> u32 {
+        let step = self.steps.len() as u32;
+        self.pending.sort_unstable();
+        self.pending.dedup();
+        let start = self.dependency_list.len() as u32;
+        // A reduction in place meets itself as the reader of its destination.
+        self.dependency_list.extend(self.pending.drain(..).filter(|other| *other != step));
+        let end = self.dependency_list.len() as u32;
+        self.steps.push(Step { kind, dependencies: start..end });
+        step
+    }
+}
+
+fn next(counters: &mut HashMap<u32, u32>, peer: u32) -> u32 {
+    let counter = counters.entry(peer).or_insert(0);
+    *counter += 1;
+    *counter - 1
+}
+
+/// Who last wrote each run of bytes, and who has read it since. Runs are keyed by their start.
+#[derive(Default)]
+struct Touched {
+    runs: BTreeMap<u64, Run>,
+}
+
+#[derive(Clone, Default)]
+struct Run {
+    end: u64,
+    writer: Option<u32>,
+    readers: Vec<u32>,
+}
+
+impl Touched {
+    fn read(&mut self, slice: Slice, step: u32, dependencies: &mut Vec<u32>) {
+        self.visit(slice, |run| {
+            dependencies.extend(run.writer);
+            run.readers.push(step);
+        });
+    }
+
+    fn write(&mut self, slice: Slice, step: u32, dependencies: &mut Vec<u32>) {
+        self.visit(slice, |run| {
+            // Readers come after the writer before them already.
+            if run.readers.is_empty() {
+                dependencies.extend(run.writer);
+            }
+            dependencies.append(&mut run.readers);
+            run.writer = Some(step);
+        });
+    }
+
+    /// Calls `change` for runs that cover exactly the bytes of `slice`.
+    fn visit(&mut self, slice: Slice, change: impl FnMut(&mut Run)) {
+        if slice.bytes == 0 {
+            return;
+        }
+        let (start, end) = (slice.offset, slice.end());
+        self.split(start);
+        self.split(end);
+        let mut gaps = Vec::new();
+        let mut covered = start;
+        for (&run_start, run) in self.runs.range(start..end) {
+            if run_start > covered {
+                gaps.push((covered, run_start));
+            }
+            covered = run.end;
+        }
+        if covered < end {
+            gaps.push((covered, end));
+        }
+        for (gap, end) in gaps {
+            self.runs.insert(gap, Run { end, ..Run::default() });
+        }
+        self.runs.range_mut(start..end).map(|(_, run)| run).for_each(change);
+    }
+
+    /// Makes `at` a border if it lies inside a run.
+    fn split(&mut self, at: u64) {
+        if let Some((_, run)) = self.runs.range_mut(..at).next_back()
+            && run.end > at
+        {
+            let upper = run.clone();
+            run.end = at;
+            self.runs.insert(at, upper);
+        }
+    }
+}
