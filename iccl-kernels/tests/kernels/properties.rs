@@ -1,0 +1,263 @@
+//! Every kernel of every level against the oracle, bit for bit, over random and nasty inputs.
+
+use iccl_kernels::{Finish, Level, reduce_at, reference};
+use iccl_plugin_api::{DataType, RedOp};
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use crate::common::agreed;
+
+/// Every reduction there is: AVG as a sum that is divided.
+fn reductions() -> Vec<(RedOp, bool)> {
+    vec![
+        (RedOp::Sum, false),
+        (RedOp::Prod, false),
+        (RedOp::Min, false),
+        (RedOp::Max, false),
+        (RedOp::Sum, true),
+    ]
+}
+
+fn reducible() -> Vec<DataType> {
+    let eight_bit = [DataType::F8E4M3, DataType::F8E5M2];
+    DataType::ALL.iter().copied().filter(|dtype| !eight_bit.contains(dtype)).collect()
+}
+
+fn finish(divided: bool, ranks: usize) -> Finish {
+    if divided { Finish::DivideByRanks(ranks as u32) } else { Finish::None }
+}
+
+/// Random bits as they are, or one of the values where floats and integers are special. Floats of
+/// moderate size are among them, so that sums neither vanish nor overflow every time.
+fn element(dtype: DataType, random: u64) -> u64 {
+    let pick = random >> 56;
+    let sign = random >> 55 & 1;
+    let (exponent_bits, mantissa_bits) = match dtype {
+        DataType::F16 => (5, 10),
+        DataType::Bf16 => (8, 7),
+        DataType::F32 => (8, 23),
+        DataType::F64 => (11, 52),
+        _ => {
+            let bits = 8 * dtype.size_bytes() as u32;
+            return match pick {
+                0..16 => 0,
+                16..32 => u64::MAX,
+                32..48 => 1 << (bits - 1),
+                48..64 => (1 << (bits - 1)) - 1,
+                _ => random,
+            };
+        }
+    };
+    let infinity: u64 = ((1 << exponent_bits) - 1) << mantissa_bits;
+    let mantissa = random & ((1 << mantissa_bits) - 1);
+    let exponent = |biased: u64| (biased << mantissa_bits) | mantissa;
+    let bias = (1_u64 << (exponent_bits - 1)) - 1;
+    let magnitude = match pick {
+        0..8 => 0,
+        8..16 => infinity - 1,
+        16..20 => infinity,
+        20..24 => infinity + 1 + mantissa / 2,
+        24..40 => mantissa,
+        40..56 => exponent((1 << exponent_bits) - 2),
+        56..64 => exponent(1),
+        64..160 => exponent(bias - 2 + (random >> 52 & 3)),
+        _ => return random,
+    };
+    magnitude | sign << (exponent_bits + mantissa_bits)
+}
+
+fn buffer(dtype: DataType, seed: u64, count: usize) -> Vec<u8> {
+    let mut state = seed;
+    (0..count)
+        .flat_map(|_| {
+            // SplitMix64.
+            state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+            let mut mixed = state;
+            mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+            mixed ^= mixed >> 31;
+            element(dtype, mixed).to_le_bytes().into_iter().take(dtype.size_bytes())
+        })
+        .collect()
+}
+
+/// Counts around the widths of vectors and of blocks.
+fn counts() -> impl Strategy<Value = usize> {
+    prop_oneof![
+        8 => 0_usize..140,
+        1 => select(vec![255, 256, 257, 511, 513]),
+        1 => select(vec![2047, 2048, 2049, 4097]),
+    ]
+}
+
+/// Reduces in buffers at the given byte offsets from alignment, in place of source `in_place` if
+/// there is one, and checks that nothing around the destination was touched.
+fn reduce_in_place_unaligned(
+    level: Level,
+    dtype: DataType,
+    (op, finish): (RedOp, Finish),
+    sources: &[Vec<u8>],
+    offsets: &[usize],
+    in_place: &[usize],
+) -> Vec<u8> {
+    const GUARD: u8 = 0xC3;
+    let bytes = sources[0].len();
+    let place = |offset: usize, content: &[u8]| {
+        let mut buffer = vec![GUARD; offset + bytes + 64];
+        buffer[offset..offset + bytes].copy_from_slice(content);
+        buffer
+    };
+    let buffers: Vec<Vec<u8>> =
+        sources.iter().zip(offsets).map(|(source, &offset)| place(offset, source)).collect();
+    let mut pointers: Vec<*const u8> =
+        buffers.iter().zip(offsets).map(|(buffer, &offset)| buffer[offset..].as_ptr()).collect();
+    let offset = offsets[sources.len()];
+    let start = in_place.first().map_or_else(|| vec![0; bytes], |&first| sources[first].clone());
+    let mut destination = place(offset, &start);
+    let target = destination[offset..].as_mut_ptr();
+    for &index in in_place {
+        pointers[index] = target;
+    }
+    let count = bytes / dtype.size_bytes();
+    // SAFETY: All have `count` elements; the destination is a source or a buffer of its own.
+    unsafe { reduce_at(level, dtype, op, finish, target, &pointers, count) }
+        .expect("a supported reduction");
+    for (index, (buffer, &offset)) in buffers.iter().zip(offsets).enumerate() {
+        assert!(buffer[offset..offset + bytes] == sources[index], "source {index} was written");
+    }
+    assert!(destination[..offset].iter().all(|&byte| byte == GUARD), "written before the start");
+    assert!(
+        destination[offset + bytes..].iter().all(|&byte| byte == GUARD),
+        "written after the end"
+    );
+    destination[offset..offset + bytes].to_vec()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_level_gives_the_bits_of_the_oracle(
+        dtype in select(reducible()),
+        (op, divided) in select(reductions()),
+        count in counts(),
+        seeds in prop::collection::vec(any::<u64>(), 1..=9),
+        extra_ranks in prop_oneof![3 => Just(0_usize), 1 => 1_usize..9],
+    ) {
+        let sources: Vec<Vec<u8>> =
+            seeds.iter().map(|&seed| buffer(dtype, seed, count)).collect();
+        agreed(dtype, op, finish(divided, sources.len() + extra_ranks), &sources);
+    }
+
+    #[test]
+    fn alignment_and_working_in_place_change_nothing(
+        dtype in select(reducible()),
+        (op, divided) in select(reductions()),
+        count in counts(),
+        seeds in prop::collection::vec(any::<u64>(), 1..=9),
+        offsets in prop::collection::vec(0_usize..64, 10),
+        in_place in any::<prop::sample::Index>(),
+        how_many in 0_usize..3,
+    ) {
+        let mut sources: Vec<Vec<u8>> =
+            seeds.iter().map(|&seed| buffer(dtype, seed, count)).collect();
+        // None, one, or two of the sources are the destination.
+        let first = in_place.index(sources.len());
+        let same: Vec<usize> = [first, (first + 1) % sources.len()]
+            .into_iter()
+            .take(how_many.min(sources.len()))
+            .collect();
+        if let [first, second] = same[..] {
+            sources[second] = sources[first].clone();
+        }
+        let finish = finish(divided, sources.len());
+        let expected = agreed(dtype, op, finish, &sources);
+        for &level in Level::available() {
+            let found = reduce_in_place_unaligned(
+                level, dtype, (op, finish), &sources, &offsets, &same,
+            );
+            prop_assert!(found == expected, "{} {dtype} {op} {finish:?}", level.name());
+        }
+    }
+
+    #[test]
+    fn minimum_and_maximum_do_not_depend_on_the_order_of_sources(
+        dtype in select(reducible()),
+        op in select(vec![RedOp::Min, RedOp::Max]),
+        sources in prop::collection::vec(any::<u64>(), 2..=6)
+            .prop_map(|mut seeds| { seeds.dedup(); seeds }),
+        turn in 1_usize..6,
+    ) {
+        let sources: Vec<Vec<u8>> =
+            sources.iter().map(|&seed| buffer(dtype, seed, 67)).collect();
+        let mut turned = sources.clone();
+        turned.rotate_left(turn % sources.len());
+        turned.swap(0, sources.len() - 1);
+        prop_assume!(sources.len() > 1);
+        prop_assert_eq!(
+            agreed(dtype, op, Finish::None, &sources),
+            agreed(dtype, op, Finish::None, &turned)
+        );
+    }
+}
+
+/// Proptest draws the combinations at random; this leaves none out.
+#[test]
+fn every_type_operation_and_number_of_sources_around_every_width() {
+    for dtype in reducible() {
+        for (op, divided) in reductions() {
+            for number in [1, 2, 3, 4, 5, 6, 7, 8, 9, 17] {
+                for count in [1, 15, 16, 17, 31, 33, 65, 130] {
+                    let sources: Vec<Vec<u8>> = (0..number)
+                        .map(|source| buffer(dtype, source as u64 * 977 + count as u64, count))
+                        .collect();
+                    agreed(dtype, op, finish(divided, number), &sources);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_thousand_sources() {
+    for dtype in reducible() {
+        for (op, divided) in reductions() {
+            let sources: Vec<Vec<u8>> = (0..1025).map(|seed| buffer(dtype, seed, 5)).collect();
+            agreed(dtype, op, finish(divided, 1025), &sources);
+        }
+    }
+}
+
+/// All 65,536 values of a 16-bit float, each with partners that bring out ties, signs and specials.
+#[test]
+fn every_value_of_a_16_bit_float_against_chosen_partners() {
+    let all: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
+    let partners: [u16; 16] = [
+        0x0000, 0x8000, 0x0001, 0x8001, 0x03FF, 0x0400, 0x3C00, 0xBC01, 0x3F80, 0xBF81, 0x7BFF,
+        0x7C00, 0xFC01, 0x7F7F, 0x7F80, 0xFFC1,
+    ];
+    for dtype in [DataType::F16, DataType::Bf16] {
+        for (op, divided) in reductions() {
+            for partner in partners {
+                let partner = partner.to_le_bytes().repeat(1 << 16);
+                let finish = finish(divided, 2);
+                let sources = [all.as_ptr(), partner.as_ptr()];
+                let mut expected = vec![0; all.len()];
+                // SAFETY: All have 65,536 elements of two bytes.
+                unsafe {
+                    reference::reduce(dtype, op, finish, expected.as_mut_ptr(), &sources, 1 << 16)
+                }
+                .expect("a supported reduction");
+                for &level in Level::available() {
+                    let mut found = vec![0; all.len()];
+                    // SAFETY: As above.
+                    unsafe {
+                        reduce_at(level, dtype, op, finish, found.as_mut_ptr(), &sources, 1 << 16)
+                    }
+                    .expect("a supported reduction");
+                    assert!(found == expected, "{dtype} {op} {finish:?} at {}", level.name());
+                }
+            }
+        }
+    }
+}
