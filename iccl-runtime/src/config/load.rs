@@ -1,0 +1,458 @@
+//! From sources to a [`Config`]: the file, over it the environment, over both the API. All that
+//! is wrong in any of them is reported at once.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::{Error, ErrorKind, Result};
+
+use super::codec::Shape;
+use super::node::{Document, Key, Node, Raw, Rejection, Rejections, parse_document, position};
+use super::provenance::Provenance;
+use super::settings::{Config, SETTINGS};
+use super::suggest::{nearest, same_name, unknown_key};
+use super::table::Setting;
+
+/// Names the configuration file. The only `ICCL_*` variable that is no setting.
+pub(super) const CONFIG_VARIABLE: &str = "ICCL_CONFIG";
+/// The file that is read where none is named, if it is there.
+pub(super) const CONFIG_FILE: &str = "iccl.toml";
+/// No configuration is longer; a device or an endless pipe is.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+/// More lines than this help nobody.
+const MAX_PROBLEMS: usize = 25;
+
+/// The environment variables of a process, as they were at one moment. Prints names only, since
+/// values may be secret.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Environment(BTreeMap<String, String>);
+
+impl Environment {
+    /// The value of a variable; one that is empty counts as not set.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+}
+
+impl<K: Into<String>, V: Into<String>> FromIterator<(K, V)> for Environment {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(variables: I) -> Self {
+        Self(variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
+    }
+}
+
+impl fmt::Debug for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+/// All that a configuration is made from.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// The file, where the caller names one; it must be there.
+    pub file: Option<PathBuf>,
+    /// The environment.
+    pub environment: Environment,
+    /// Key and value, as text, of what the application or the command line sets.
+    pub api: Vec<(String, String)>,
+    /// Where `iccl.toml` is looked for and relative paths start.
+    pub working_directory: PathBuf,
+    /// Whether the process has more rights than its caller (setuid): then its environment and
+    /// its working directory do not decide which code is loaded.
+    pub raised_privileges: bool,
+}
+
+impl Sources {
+    /// The sources of this process. The only place of the runtime that reads the environment.
+    pub fn of_process() -> Self {
+        use rustix::process::{getegid, geteuid, getgid, getuid};
+        // What is not UTF-8 gets replacement characters, which `Config::load` refuses by name.
+        let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+        Self {
+            file: None,
+            environment: std::env::vars_os()
+                .map(|(name, value)| (lossy(name), lossy(value)))
+                .collect(),
+            api: Vec::new(),
+            working_directory: std::env::current_dir().unwrap_or_default(),
+            raised_privileges: getuid() != geteuid() || getgid() != getegid(),
+        }
+    }
+
+    /// Names the file.
+    #[must_use]
+    pub fn with_file(mut self, file: impl Into<PathBuf>) -> Self {
+        self.file = Some(file.into());
+        self
+    }
+
+    /// Sets a value over file and environment: a key such as `engine.op_timeout`, and the text
+    /// that an environment variable would hold.
+    #[must_use]
+    pub fn with(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.api.push((key.into(), value.into()));
+        self
+    }
+}
+
+/// Where the values of a [`Config`] came from.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Origins {
+    provenance: BTreeMap<String, Provenance>,
+    file: Option<PathBuf>,
+    warnings: Vec<String>,
+    environment: Environment,
+}
+
+impl Config {
+    /// Reads all sources.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] with one line for everything that is wrong in any source:
+    /// where it is, what was found, and what is accepted or which key was meant.
+    pub fn load(sources: &Sources) -> Result<Self> {
+        let mut loader = Loader {
+            config: Self::default(),
+            sources,
+            folder: Arc::from(sources.working_directory.as_path()),
+            problems: Vec::new(),
+        };
+        if let Some((path, named_by)) = loader.find_file() {
+            loader.load_file(&path, &named_by);
+        }
+        loader.load_environment();
+        loader.load_api();
+        loader.finish()
+    }
+
+    /// Where the value of `key` came from; for entries of tables the key is
+    /// `plugins.require.nvidia` or `plugin.nvidia.library_dir`.
+    pub fn provenance(&self, key: &str) -> Provenance {
+        self.origins.provenance.get(key).cloned().unwrap_or_default()
+    }
+
+    /// The file that was read.
+    pub fn file(&self) -> Option<&Path> {
+        self.origins.file.as_deref()
+    }
+
+    /// What the user should hear of although it is no error, such as an unknown `ICCL_*` variable.
+    pub fn warnings(&self) -> &[String] {
+        &self.origins.warnings
+    }
+
+    /// The environment that was read, for what launchers say in variables of their own.
+    pub fn environment(&self) -> &Environment {
+        &self.origins.environment
+    }
+}
+
+struct Loader<'a> {
+    config: Config,
+    sources: &'a Sources,
+    /// The working directory.
+    folder: Arc<Path>,
+    problems: Vec<String>,
+}
+
+impl Loader<'_> {
+    /// The file and who named it; `None` where there is none.
+    fn find_file(&mut self) -> Option<(PathBuf, String)> {
+        if let Some(file) = &self.sources.file {
+            return Some((self.folder.join(file), "the caller".to_owned()));
+        }
+        let named = self.sources.environment.get(CONFIG_VARIABLE).map(|file| {
+            (self.folder.join(file), format!("environment variable {CONFIG_VARIABLE}"))
+        });
+        let here = self.folder.join(CONFIG_FILE);
+        let found = named.or_else(|| {
+            // A dangling link or a folder of this name is reported, not passed over.
+            here.symlink_metadata().is_ok().then(|| (here, "the working directory".to_owned()))
+        })?;
+        if self.sources.raised_privileges {
+            self.config.origins.warnings.push(format!(
+                "{} of {} is ignored: the process has raised privileges",
+                found.0.display(),
+                found.1
+            ));
+            return None;
+        }
+        Some(found)
+    }
+
+    fn load_file(&mut self, path: &Path, named_by: &str) {
+        let mut bytes = Vec::new();
+        let read = std::fs::File::open(path)
+            .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes));
+        if let Err(error) = read {
+            self.problems.push(format!(
+                "{}: the configuration file named by {named_by} cannot be read: {error}",
+                path.display()
+            ));
+            return;
+        }
+        if bytes.len() as u64 > MAX_FILE_BYTES {
+            self.problems.push(format!(
+                "{}: longer than {MAX_FILE_BYTES} bytes, which no configuration file is",
+                path.display()
+            ));
+            return;
+        }
+        self.config.origins.file = Some(path.to_owned());
+        let text = match String::from_utf8(bytes) {
+            Ok(text) => text,
+            Err(error) => {
+                let valid = error.utf8_error().valid_up_to();
+                let text = String::from_utf8_lossy(error.as_bytes());
+                let place = position(&text, path, valid);
+                self.problems.push(format!("{place}: not UTF-8"));
+                return;
+            }
+        };
+        self.load_text(&text, path);
+    }
+
+    fn load_text(&mut self, text: &str, path: &Path) {
+        let folder: Arc<Path> = Arc::from(path.parent().unwrap_or(Path::new("")));
+        let Document { entries, problems } = parse_document(text, path, &folder);
+        // After a syntax error the tree is a guess; after a duplicate key it is whole.
+        let whole = problems.iter().all(|(_, message)| message.starts_with("duplicate key"));
+        let lines = problems.into_iter().map(|(place, message)| format!("{place}: {message}"));
+        self.problems.extend(lines);
+        if whole {
+            self.walk("", &entries);
+        }
+    }
+
+    /// Takes over the entries of the table `prefix`, which ends with a dot unless it is the root.
+    fn walk(&mut self, prefix: &str, entries: &[(Key, Node)]) {
+        for (key, node) in entries {
+            let path = format!("{prefix}{}", key.name);
+            let below = format!("{path}.");
+            if let Some(setting) = Setting::find(&path) {
+                if setting.reach.file {
+                    self.assign(setting, node);
+                } else {
+                    self.problems.push(format!(
+                        "{}: {path} is not read from files; {}",
+                        key.origin,
+                        elsewhere(setting)
+                    ));
+                }
+            } else if SETTINGS.iter().any(|setting| setting.key.starts_with(&below)) {
+                match &node.raw {
+                    Raw::Table(inner) => self.walk(&below, inner),
+                    _ => self.problems.push(format!(
+                        "{}: [{path}] is a table, not {}",
+                        node.origin,
+                        node.describe()
+                    )),
+                }
+            } else {
+                let message = unknown_key(prefix, &key.name, matches!(node.raw, Raw::Table(_)));
+                self.problems.push(format!("{}: {message}", key.origin));
+            }
+        }
+    }
+
+    fn load_environment(&mut self) {
+        let environment = &self.sources.environment;
+        self.config.origins.environment = environment.clone();
+        for setting in SETTINGS {
+            let Some(variable) = setting.reach.environment else { continue };
+            let Some(value) = environment.get(variable) else { continue };
+            if setting.reach.guarded && self.sources.raised_privileges {
+                self.config.origins.warnings.push(format!(
+                    "environment variable {variable} is ignored: the process has raised privileges"
+                ));
+                continue;
+            }
+            if value.contains(char::REPLACEMENT_CHARACTER) {
+                self.problems.push(format!("environment variable {variable} is not UTF-8"));
+                continue;
+            }
+            let origin = Provenance::Environment { variable: variable.to_owned() };
+            self.assign(setting, &self.word(value, origin));
+        }
+        let known = || {
+            SETTINGS.iter().filter_map(|setting| setting.reach.environment).chain([CONFIG_VARIABLE])
+        };
+        for name in environment.names().filter(|name| name.starts_with("ICCL_")) {
+            if known().any(|variable| variable == name) {
+                continue;
+            }
+            let hint = nearest(name, known())
+                .map_or_else(String::new, |near| format!("; did you mean {near}?"));
+            self.config
+                .origins
+                .warnings
+                .push(format!("environment variable {name} is not known and has no effect{hint}"));
+        }
+    }
+
+    fn load_api(&mut self) {
+        for (key, value) in &self.sources.api {
+            let word = self.word(value, Provenance::Api);
+            if let Some(setting) = Setting::find(key) {
+                self.assign(setting, &word);
+                continue;
+            }
+            let entry = SETTINGS.iter().find_map(|setting| {
+                let rest = key.strip_prefix(setting.key)?.strip_prefix('.')?;
+                let node = match (setting.shape)() {
+                    Shape::Value => return None,
+                    Shape::Table => nest(rest, &word),
+                    Shape::TableOfTables => {
+                        let (outer, inner) = rest.split_once('.')?;
+                        nest(outer, &nest(inner, &word))
+                    }
+                };
+                Some((setting, node))
+            });
+            if let Some((setting, node)) = entry {
+                self.assign(setting, &node);
+            } else {
+                let (prefix, name) = match key.rsplit_once('.') {
+                    Some((table, name)) => (format!("{table}."), name),
+                    None => (String::new(), key.as_str()),
+                };
+                self.problems.push(format!("API: {}", unknown_key(&prefix, name, false)));
+            }
+        }
+    }
+
+    fn word(&self, text: &str, origin: Provenance) -> Node {
+        Node { raw: Raw::Word(text.to_owned()), origin, folder: self.folder.clone() }
+    }
+
+    /// Takes over one setting; of a table entry by entry, so that each has its own provenance.
+    fn assign(&mut self, setting: &Setting, node: &Node) {
+        let table = |node: &Node| node.entries(&setting.accepted());
+        let entries = match (setting.shape)() {
+            Shape::Value => {
+                self.apply(setting, setting.key, node, &node.origin);
+                return;
+            }
+            Shape::Table => table(node).map(|entries| {
+                let entry = |(key, value): (Key, Node)| {
+                    (format!("{}.{}", setting.key, key.name), vec![key], value)
+                };
+                entries.into_iter().map(entry).collect::<Vec<_>>()
+            }),
+            Shape::TableOfTables => table(node).and_then(|tables| {
+                let mut entries = Vec::new();
+                for (outer, inner) in split_dotted(node, tables) {
+                    let inner_entries = inner.entries("a table").map_err(|mut rejection| {
+                        let hint = same_name(&outer.name)
+                            .map_or_else(String::new, |hint| format!("; did you mean {hint}?"));
+                        rejection.reason = format!(
+                            "[{}] holds tables [{0}.NAME], \"{}\" is none{hint}",
+                            setting.key, outer.name
+                        );
+                        rejection
+                    })?;
+                    for (key, value) in inner_entries {
+                        let path = format!("{}.{}.{}", setting.key, outer.name, key.name);
+                        entries.push((path, vec![outer.clone(), key], value));
+                    }
+                }
+                Ok(entries)
+            }),
+        };
+        match entries {
+            Err(rejection) => self.reject(setting.key, &rejection),
+            Ok(entries) => {
+                for (path, keys, value) in entries {
+                    let origin = value.origin.clone();
+                    let nested = keys.into_iter().rev().fold(value, |value, key| {
+                        value.with_raw(Raw::Table(vec![(key, value.clone())]))
+                    });
+                    self.apply(setting, &path, &nested, &origin);
+                }
+            }
+        }
+    }
+
+    fn apply(&mut self, setting: &Setting, path: &str, node: &Node, origin: &Provenance) {
+        match (setting.assign)(&mut self.config, node) {
+            Ok(()) => {
+                self.config.origins.provenance.insert(path.to_owned(), origin.clone());
+            }
+            Err(Rejections(rejections)) => {
+                for rejection in &rejections {
+                    self.reject(path, rejection);
+                }
+            }
+        }
+    }
+
+    fn reject(&mut self, path: &str, rejection: &Rejection) {
+        let Rejection { origin, found, reason } = rejection;
+        let found = found.as_ref().map_or_else(String::new, |found| format!(" = {found}"));
+        self.problems.push(format!("{origin}: {path}{found}: {reason}"));
+    }
+
+    fn finish(self) -> Result<Config> {
+        let mut lines: Vec<String> = self.problems.iter().map(|line| one_line(line)).collect();
+        let count = lines.len();
+        if count > MAX_PROBLEMS {
+            lines.truncate(MAX_PROBLEMS);
+            lines.push(format!("… and {} more", count - MAX_PROBLEMS));
+        }
+        match count {
+            0 => Ok(self.config),
+            1 => Err(Error::new(ErrorKind::InvalidConfig, lines.concat())),
+            _ => {
+                let message =
+                    format!("{count} problems in the configuration:\n{}", lines.join("\n"));
+                Err(Error::new(ErrorKind::InvalidConfig, message))
+            }
+        }
+    }
+}
+
+/// Names of the user's own may hold anything; a problem is one line all the same.
+fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() { line.extend(c.escape_default()) } else { line.push(c) }
+    }
+    line
+}
+
+/// A table with one entry.
+fn nest(name: &str, value: &Node) -> Node {
+    let key = Key { name: name.to_owned(), origin: value.origin.clone() };
+    value.with_raw(Raw::Table(vec![(key, value.clone())]))
+}
+
+/// `nvidia.library_dir=…` of a word is an entry `library_dir` of a table `nvidia`. In TOML the dot
+/// has been read already, and one that is left is part of a quoted name.
+fn split_dotted(node: &Node, entries: Vec<(Key, Node)>) -> Vec<(Key, Node)> {
+    if !matches!(node.raw, Raw::Word(_)) {
+        return entries;
+    }
+    let split = |(key, value): (Key, Node)| match key.name.split_once('.') {
+        Some((outer, inner)) if matches!(value.raw, Raw::Word(_)) => {
+            (Key { name: outer.to_owned(), origin: key.origin }, nest(inner, &value))
+        }
+        _ => (key, value),
+    };
+    entries.into_iter().map(split).collect()
+}
+
+/// Where a setting that files may not set is set.
+fn elsewhere(setting: &Setting) -> String {
+    match setting.reach.environment {
+        Some(variable) => format!("set the environment variable {variable}, or use the API"),
+        None => "use the API".to_owned(),
+    }
+}

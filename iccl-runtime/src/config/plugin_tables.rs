@@ -1,0 +1,157 @@
+//! `[plugin.NAME]`: settings that a plugin declares itself, kept as text until it is known.
+
+use std::collections::BTreeMap;
+
+use crate::{Error, ErrorKind, Result};
+
+use super::codec::{Codec, Shape};
+use super::collections::{inline_table, toml_key};
+use super::node::{Node, Raw, Rejection, Rejections, quoted};
+use super::settings::Config;
+use super::suggest::nearest;
+
+/// Per plugin, its settings as text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PluginTables(BTreeMap<String, BTreeMap<String, String>>);
+
+impl PluginTables {
+    /// The settings of one plugin, by name.
+    pub fn of<'a>(&'a self, plugin: &str) -> impl Iterator<Item = (&'a str, &'a str)> {
+        self.0.get(plugin).into_iter().flatten().map(|(key, value)| (key.as_str(), value.as_str()))
+    }
+
+    /// The plugins that have a table, by name.
+    pub fn plugins(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+}
+
+/// Tables of text by plugin and key.
+pub(super) struct PerPlugin;
+
+impl PerPlugin {
+    fn value(node: &Node) -> Result<String, Rejection> {
+        match &node.raw {
+            Raw::Word(text) | Raw::Text(text) | Raw::Integer { text, .. } | Raw::Float(text) => {
+                Ok(text.clone())
+            }
+            Raw::Boolean(value) => Ok(value.to_string()),
+            Raw::DateTime(_) | Raw::List(_) | Raw::Table(_) => {
+                Err(node.reject("expected a string, a number, or true or false"))
+            }
+        }
+    }
+}
+
+impl Codec for PerPlugin {
+    type Value = PluginTables;
+
+    fn read(&self, node: &Node) -> Result<PluginTables, Rejections> {
+        let mut tables = PluginTables::default();
+        self.assign(&mut tables, node)?;
+        Ok(tables)
+    }
+
+    fn assign(&self, target: &mut PluginTables, node: &Node) -> Result<(), Rejections> {
+        for (plugin, table) in node.entries(&self.accepted())? {
+            if plugin.name.is_empty() || plugin.name.contains('.') {
+                return Err(plugin.complain("a plugin's name has no dots").into());
+            }
+            for (key, value) in table.entries("a table [plugin.NAME]")? {
+                let value = Self::value(&value)?;
+                target.0.entry(plugin.name.clone()).or_default().insert(key.name, value);
+            }
+        }
+        Ok(())
+    }
+
+    fn show(&self, value: &PluginTables) -> Option<String> {
+        let tables: Vec<String> = value
+            .0
+            .iter()
+            .map(|(plugin, table)| {
+                let entries: Vec<String> = table
+                    .iter()
+                    .map(|(key, value)| format!("{} = {}", toml_key(key), quoted(value)))
+                    .collect();
+                format!("{} = {}", toml_key(plugin), inline_table(&entries))
+            })
+            .collect();
+        Some(inline_table(&tables))
+    }
+
+    fn toml(&self, value: &PluginTables) -> Option<String> {
+        self.show(value)
+    }
+
+    fn entries(&self, value: &PluginTables) -> Vec<(String, String)> {
+        let of_plugin = |(plugin, table): (&String, &BTreeMap<String, String>)| {
+            let plugin = plugin.clone();
+            let entry =
+                |(key, value): (&String, &String)| (format!("{plugin}.{key}"), value.clone());
+            table.iter().map(entry).collect::<Vec<_>>()
+        };
+        value.0.iter().flat_map(of_plugin).collect()
+    }
+
+    fn accepted(&self) -> String {
+        "a table per plugin, written [plugin.NAME]".to_owned()
+    }
+
+    fn shape(&self) -> Shape {
+        Shape::TableOfTables
+    }
+}
+
+impl Config {
+    /// The settings of `plugin`, checked against the names that it `declared`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] with a line for every setting that the plugin does not
+    /// declare: where it is written, and the nearest name that it does declare.
+    pub fn plugin_settings<'a>(
+        &self,
+        plugin: &str,
+        declared: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Vec<(&str, &str)>> {
+        let declared: Vec<&str> = declared.into_iter().collect();
+        let settings: Vec<(&str, &str)> = self.plugin.of(plugin).collect();
+        let problems: Vec<String> = settings
+            .iter()
+            .filter(|(key, _)| !declared.contains(key))
+            .map(|(key, _)| {
+                let origin = self.provenance(&format!("plugin.{plugin}.{key}"));
+                let hint = match nearest(key, declared.iter().copied()) {
+                    Some(near) => format!("did you mean \"{near}\"?"),
+                    None if declared.is_empty() => "it has no settings".to_owned(),
+                    None => format!("it has {}", declared.join(", ")),
+                };
+                format!("{origin}: plugin {plugin} has no setting \"{key}\"; {hint}")
+            })
+            .collect();
+        if problems.is_empty() {
+            Ok(settings)
+        } else {
+            Err(Error::new(ErrorKind::InvalidConfig, problems.join("\n")))
+        }
+    }
+
+    /// A line for every `[plugin.NAME]` whose plugin is not among those `present`: the table has
+    /// no effect here, which is right on a host without that plugin and wrong after a slip.
+    pub fn tables_without_plugin<'a>(
+        &self,
+        present: impl IntoIterator<Item = &'a str>,
+    ) -> Vec<String> {
+        let present: Vec<&str> = present.into_iter().collect();
+        self.plugin
+            .plugins()
+            .filter(|plugin| !present.contains(plugin))
+            .map(|plugin| {
+                let hint = nearest(plugin, present.iter().copied())
+                    .map_or_else(String::new, |near| format!("; did you mean [plugin.{near}]?"));
+                format!("[plugin.{plugin}] has no effect: there is no plugin {plugin}{hint}")
+            })
+            .collect()
+    }
+}
