@@ -3,8 +3,18 @@
 // `abi_stable`'s derive makes both of these; they are harmless and appear in this crate only.
 #![allow(non_local_definitions, non_camel_case_types)]
 
+#[doc(hidden)]
+pub mod adaptor;
+pub mod door;
+mod export;
+mod log;
+pub mod note;
+pub mod registry;
 pub mod sdk;
 pub mod tables;
 pub mod types;
+
+#[doc(hidden)]
+pub use inventory;
 
 pub use types::{Collective, DataType, LogLevel, MemoryKind, RedOp, Status};

@@ -73,7 +73,7 @@ impl HostCallback {
     /// Calls it. It is short and does not block.
     pub fn call(self) {
         // SAFETY: `new` promises that one call is allowed, and `self` is consumed by it.
-        unsafe { (self.function)(self.user) }
+        unsafe { (self.function.0)(self.user) }
     }
 }
 

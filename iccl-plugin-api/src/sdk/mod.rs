@@ -5,10 +5,14 @@
 //! handles, check arguments, catch panics (they arrive at the host as
 //! [`Status::Panic`](crate::Status)) and carry errors across.
 
+mod collectives;
 mod device;
 mod error;
 mod transport;
 
+pub use collectives::{
+    CollectivesFacts, DeviceOf, NativeCall, NativeCollectives, NativeCommunicator,
+};
 pub use device::{Device, DeviceBackend, DeviceFacts, HostCallback};
 pub use error::{PluginError, PluginResult, Progress};
 pub use transport::{

@@ -17,7 +17,6 @@ pub struct CollectivesTable {
     /// Zero.
     pub reserved: u32,
     /// What the library can do on the devices of this plugin.
-    #[sabi(unsafe_opaque_field)]
     pub capabilities: Option<
         unsafe extern "C" fn(
             capabilities: *mut CollectivesCapabilities,
@@ -97,7 +96,9 @@ pub struct CollectiveCall {
 
 /// What a native library can do. May grow.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, StableAbi)]
+#[sabi(kind(Prefix(prefix_ref = CollectivesCapabilitiesRef, prefix_fields = CollectivesCapabilitiesPrefix)))]
+#[sabi(missing_field(option))]
 pub struct CollectivesCapabilities {
     /// Length of a unique id in bytes, 1 to 65,536.
     pub unique_id_bytes: u64,
@@ -108,6 +109,7 @@ pub struct CollectivesCapabilities {
     /// Bits of [`collectives_flag`].
     pub flags: u64,
     /// Two ranks can share a native communicator only if this text is equal (library and version).
+    #[sabi(last_prefix_field)]
     pub library: super::Bytes,
 }
 

@@ -7,8 +7,10 @@ use abi_stable::StableAbi;
 use super::{Bytes, ErrorInfo};
 
 /// A short function that a stream calls when all work before it is done. It never blocks and never
-/// calls back into the plugin.
-pub type HostFunction = unsafe extern "C" fn(user: *mut c_void);
+/// calls back into the plugin. In C, a plain function pointer.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, StableAbi)]
+pub struct HostFunction(pub unsafe extern "C" fn(user: *mut c_void));
 
 /// Bits of [`DeviceCapabilities::stream_to_host`]: how a stream tells the host that it got there.
 pub mod stream_to_host {
@@ -39,7 +41,6 @@ pub struct DeviceTable {
     /// Mandatory. How many devices `probe` found.
     pub count: Option<unsafe extern "C" fn(count: *mut u32, error: *mut ErrorInfo) -> i32>,
     /// Mandatory. Facts about device `index`. `size` is that of `info`.
-    #[sabi(unsafe_opaque_field)]
     pub info: Option<
         unsafe extern "C" fn(
             index: u32,
@@ -49,7 +50,6 @@ pub struct DeviceTable {
         ) -> i32,
     >,
     /// Mandatory. What device `index` can do.
-    #[sabi(unsafe_opaque_field)]
     pub capabilities: Option<
         unsafe extern "C" fn(
             index: u32,
@@ -123,12 +123,11 @@ pub struct DeviceTable {
     >,
     /// See [`stream_to_host::HOST_FUNCTION`]. Enqueues a call of `function(user)`. An idle stream may
     /// call it on the calling thread before this returns.
-    #[sabi(unsafe_opaque_field)]
     pub host_function: Option<
         unsafe extern "C" fn(
             device: u64,
             stream: u64,
-            function: HostFunction,
+            function: Option<HostFunction>,
             user: *mut c_void,
             error: *mut ErrorInfo,
         ) -> i32,
@@ -173,7 +172,6 @@ pub struct DeviceTable {
         ) -> i32,
     >,
     /// Gives a form of device memory that a NIC may register. Absent: there is none.
-    #[sabi(unsafe_opaque_field)]
     pub export_region: Option<
         unsafe extern "C" fn(
             device: u64,
@@ -185,7 +183,6 @@ pub struct DeviceTable {
         ) -> i32,
     >,
     /// Takes back what `export_region` gave.
-    #[sabi(unsafe_opaque_field)]
     pub release_region: Option<
         unsafe extern "C" fn(
             device: u64,
@@ -217,7 +214,9 @@ pub struct DeviceTable {
 
 /// Facts about a device. May grow.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, StableAbi)]
+#[sabi(kind(Prefix(prefix_ref = DeviceInfoRef, prefix_fields = DeviceInfoPrefix)))]
+#[sabi(missing_field(option))]
 pub struct DeviceInfo {
     /// The maker's name for it, such as `NVIDIA H200`. A static of the plugin.
     pub name: Bytes,
@@ -228,12 +227,15 @@ pub struct DeviceInfo {
     /// Zero.
     pub reserved: u32,
     /// Memory of the device in bytes, 0 if unknown.
+    #[sabi(last_prefix_field)]
     pub memory_bytes: u64,
 }
 
 /// What a device can do. May grow.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, StableAbi)]
+#[sabi(kind(Prefix(prefix_ref = DeviceCapabilitiesRef, prefix_fields = DeviceCapabilitiesPrefix)))]
+#[sabi(missing_field(option))]
 pub struct DeviceCapabilities {
     /// Bits of [`stream_to_host`].
     pub stream_to_host: u32,
@@ -250,6 +252,7 @@ pub struct DeviceCapabilities {
     /// Bits of [`region_form`] that `export_region` can give.
     pub region_forms: u32,
     /// Alignment in bytes that a region needs, 0 or 1 for none.
+    #[sabi(last_prefix_field)]
     pub region_alignment: u32,
 }
 
@@ -265,7 +268,9 @@ pub mod region_form {
 
 /// Device memory as a NIC can register it. May grow.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, StableAbi)]
+#[sabi(kind(Prefix(prefix_ref = MemoryRegionRef, prefix_fields = MemoryRegionPrefix)))]
+#[sabi(missing_field(option))]
 pub struct MemoryRegion {
     /// One bit of [`region_form`].
     pub form: u32,
@@ -278,5 +283,6 @@ pub struct MemoryRegion {
     /// Length in bytes.
     pub length: u64,
     /// The plugin's own mark, for `release_region`.
+    #[sabi(last_prefix_field)]
     pub cookie: u64,
 }

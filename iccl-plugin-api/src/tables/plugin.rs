@@ -21,7 +21,6 @@ pub struct PluginTable {
     /// Zero.
     pub reserved: u32,
     /// Mandatory. Says what this plugin is. Pure: opens no vendor library, reads no file.
-    #[sabi(unsafe_opaque_field)]
     pub describe: Option<
         unsafe extern "C" fn(info: *mut PluginInfo, size: u64, error: *mut ErrorInfo) -> i32,
     >,
@@ -29,7 +28,6 @@ pub struct PluginTable {
     /// function of a family. `host` stays valid for the life of the process; `settings` only during
     /// the call. [`Status::NoDevice`](crate::Status) and `LibraryMissing` are normal answers. May
     /// block for a short time.
-    #[sabi(unsafe_opaque_field)]
     pub probe: Option<
         unsafe extern "C" fn(
             host: *const HostTable,
@@ -41,16 +39,12 @@ pub struct PluginTable {
     /// Optional. Checks the plugin's own promises where the runtime cannot (the runtime has a
     /// self-test of its own for native collectives). Called after `probe`. May block for a short
     /// time.
-    #[sabi(unsafe_opaque_field)]
     pub self_test: Option<unsafe extern "C" fn(error: *mut ErrorInfo) -> i32>,
     /// The device family, or null.
-    #[sabi(unsafe_opaque_field)]
     pub device: *const DeviceTable,
     /// The native collectives family, or null.
-    #[sabi(unsafe_opaque_field)]
     pub collectives: *const CollectivesTable,
     /// The transport family, or null.
-    #[sabi(unsafe_opaque_field)]
     #[sabi(last_prefix_field)]
     pub transport: *const TransportTable,
 }
@@ -62,7 +56,9 @@ unsafe impl Sync for PluginTable {}
 
 /// What a plugin says of itself. May grow. Strings are statics of the plugin, UTF-8.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, StableAbi)]
+#[sabi(kind(Prefix(prefix_ref = PluginInfoRef, prefix_fields = PluginInfoPrefix)))]
+#[sabi(missing_field(option))]
 pub struct PluginInfo {
     /// The name, in kebab case, as used in configuration: `nvidia`, `transport-tcp`.
     pub name: Bytes,
@@ -75,6 +71,7 @@ pub struct PluginInfo {
     /// The settings that it understands, in `[plugin.<name>]` of `iccl.toml`.
     pub settings: *const SettingSpec,
     /// Number of settings.
+    #[sabi(last_prefix_field)]
     pub setting_count: u64,
 }
 
@@ -96,6 +93,23 @@ pub struct SettingSpec {
 unsafe impl Send for SettingSpec {}
 // SAFETY: as above.
 unsafe impl Sync for SettingSpec {}
+
+impl SettingSpec {
+    /// A setting, in the order of the fields.
+    pub const fn new(
+        key: &'static str,
+        kind: &'static str,
+        default: &'static str,
+        description: &'static str,
+    ) -> Self {
+        Self {
+            key: Bytes::from_static(key),
+            kind: Bytes::from_static(kind),
+            default: Bytes::from_static(default),
+            description: Bytes::from_static(description),
+        }
+    }
+}
 
 /// One setting that the operator gave. Frozen.
 #[repr(C)]
@@ -122,12 +136,10 @@ pub struct HostTable {
     pub context: *mut c_void,
     /// Writes a log line. `level` is a [`LogLevel`](crate::LogLevel) number; `target` names the part
     /// of the plugin that speaks. Any thread; does not block.
-    #[sabi(unsafe_opaque_field)]
     pub log: Option<
         unsafe extern "C" fn(context: *mut c_void, level: u32, target: Bytes, message: Bytes),
     >,
     /// The loudest level number that is wanted now (0: none). Cheap. Any thread.
-    #[sabi(unsafe_opaque_field)]
     #[sabi(last_prefix_field)]
     pub log_level: Option<unsafe extern "C" fn(context: *mut c_void) -> u32>,
 }

@@ -21,6 +21,9 @@ use super::{Bytes, ErrorInfo};
 /// Bytes of an envelope.
 pub const ENVELOPE_BYTES: usize = 64;
 
+/// Most segments of a [`Message`].
+pub const MAX_SEGMENTS: u64 = 16;
+
 /// Functions of a transport. Mandatory unless said.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, StableAbi)]
@@ -32,7 +35,6 @@ pub struct TransportTable {
     /// Zero.
     pub reserved: u32,
     /// What the transport can do on this machine.
-    #[sabi(unsafe_opaque_field)]
     pub capabilities: Option<
         unsafe extern "C" fn(
             capabilities: *mut TransportCapabilities,
@@ -41,7 +43,6 @@ pub struct TransportTable {
         ) -> i32,
     >,
     /// Opens a domain and begins to listen.
-    #[sabi(unsafe_opaque_field)]
     pub open: Option<
         unsafe extern "C" fn(
             options: *const DomainOptions,
@@ -63,7 +64,6 @@ pub struct TransportTable {
     >,
     /// Begins to open a channel. Does not wait for the peer: `channel_state` tells when it is there.
     /// Sends and receives may be posted at once.
-    #[sabi(unsafe_opaque_field)]
     pub channel_open: Option<
         unsafe extern "C" fn(
             domain: u64,
@@ -125,7 +125,6 @@ pub struct TransportTable {
     /// while another function of the domain runs.
     pub wake: Option<unsafe extern "C" fn(domain: u64, error: *mut ErrorInfo) -> i32>,
     /// Optional. Registers memory for the NIC and gives a key for [`Segment::key`].
-    #[sabi(unsafe_opaque_field)]
     pub register: Option<
         unsafe extern "C" fn(
             domain: u64,
@@ -159,7 +158,9 @@ pub struct TransportTable {
 
 /// What a transport can do. May grow.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, StableAbi)]
+#[sabi(kind(Prefix(prefix_ref = TransportCapabilitiesRef, prefix_fields = TransportCapabilitiesPrefix)))]
+#[sabi(missing_field(option))]
 pub struct TransportCapabilities {
     /// The tier's name in plans and rules: `shm`, `tcp`, `rdma`. A static of the plugin.
     pub name: Bytes,
@@ -172,6 +173,7 @@ pub struct TransportCapabilities {
     /// Typical bandwidth of one channel in bytes per microsecond, for the plan's cost table.
     pub bytes_per_us: u64,
     /// Largest payload in bytes, 0 for no limit.
+    #[sabi(last_prefix_field)]
     pub largest_message: u64,
 }
 
@@ -185,7 +187,9 @@ pub mod reach {
 
 /// How a domain is opened. May grow.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, StableAbi)]
+#[sabi(kind(Prefix(prefix_ref = DomainOptionsRef, prefix_fields = DomainOptionsPrefix)))]
+#[sabi(missing_field(option))]
 pub struct DomainOptions {
     /// The communicator, the same on all ranks.
     pub communicator: u64,
@@ -205,12 +209,15 @@ pub struct DomainOptions {
     /// How long an accepted connection may take to prove who it is, in microseconds.
     pub handshake_timeout_us: u64,
     /// How long a dialer tries, in microseconds.
+    #[sabi(last_prefix_field)]
     pub connect_timeout_us: u64,
 }
 
 /// How a channel is opened. May grow.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, StableAbi)]
+#[sabi(kind(Prefix(prefix_ref = ChannelOptionsRef, prefix_fields = ChannelOptionsPrefix)))]
+#[sabi(missing_field(option))]
 pub struct ChannelOptions {
     /// The rank of the peer.
     pub peer: u32,
@@ -221,6 +228,7 @@ pub struct ChannelOptions {
     /// What both sides must agree on about this link; compared in the handshake.
     pub link_digest: u64,
     /// The peer's address, as its `address` gave it. Valid during the call.
+    #[sabi(last_prefix_field)]
     pub address: Bytes,
 }
 
@@ -242,9 +250,9 @@ pub struct Segment {
 pub struct Message {
     /// Comes back in the completion.
     pub token: u64,
-    /// The payload, or where it goes; null if there are none. At most 16.
+    /// The payload, or where it goes; null if there are none.
     pub segments: *const Segment,
-    /// Number of segments.
+    /// Number of segments, at most [`MAX_SEGMENTS`].
     pub segment_count: u64,
     /// The envelope to send, or the one expected.
     pub envelope: [u8; ENVELOPE_BYTES],
