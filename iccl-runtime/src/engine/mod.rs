@@ -1,1 +1,518 @@
 //! Runs schedules over links and devices.
+//!
+//! One [`Engine`] serves one communicator on one rank. It contains no algorithm: it posts messages,
+//! copies and reduces as a [`Schedule`](crate::schedule::Schedule) says, in the order that its
+//! dependencies allow.
+//!
+//! # Who drives
+//!
+//! All work is done under one lock, by whoever holds it: a caller that waits for its operation (so a
+//! small blocking operation pays no hand-over to another thread), or the engine's own thread, which
+//! drives what nobody waits for. That thread looks up every 200 µs while the communicator is in use;
+//! after 10 ms without an operation it sleeps in `poll` on the transports, so that an idle
+//! communicator costs no CPU, yet accepts connections.
+//!
+//! # How it ends
+//!
+//! Every operation has a deadline. The first failure ends the communicator: all channels are brought
+//! to rest (no memory of an operation is touched any more), then every operation ends with the same
+//! error, and the other ranks are told through the control plane.
+
+pub mod counters;
+pub mod domain;
+pub mod envelope;
+mod fork;
+mod links;
+mod operation;
+mod program;
+mod scratch;
+mod state;
+mod thread;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use iccl_plugin_api::sdk::Progress;
+
+use self::counters::Counters;
+use self::domain::{Domain, Wake};
+use self::links::Links;
+use self::state::State;
+use crate::{Error, ErrorKind, Result};
+
+pub use fork::ForkGuard;
+pub use links::Link;
+pub use operation::{OnComplete, Operation, OperationRequest};
+pub use program::Program;
+
+/// How long a driver looks for work without giving up its core.
+const SPIN: Duration = Duration::from_micros(2);
+/// The longest sleep of a driver; every event ends it early.
+const LONGEST_SLEEP: Duration = Duration::from_millis(100);
+
+/// How an engine behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct EngineOptions {
+    /// When an operation that does not move is reported.
+    pub stall_warn: Duration,
+    /// How long a driver looks for work (giving way to other threads) before it sleeps.
+    pub spin: Duration,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self { stall_warn: Duration::from_secs(10), spin: Duration::from_micros(50) }
+    }
+}
+
+/// What an engine is made of.
+pub struct EngineParts {
+    /// This rank.
+    pub rank: u32,
+    /// Ranks of the communicator.
+    pub ranks: u32,
+    /// The communicator's number, the same on all ranks.
+    pub communicator: u64,
+    /// How to behave.
+    pub options: EngineOptions,
+    /// The open transports.
+    pub domains: Vec<Box<dyn Domain>>,
+    /// How each rank is reached; none for this rank itself.
+    pub links: Vec<Option<Link>>,
+    /// Told once, before anything else is done about it, when this rank finds a failure.
+    pub on_failure: Box<dyn Fn(&Error) + Send + Sync>,
+}
+
+/// Runs the operations of one communicator on one rank.
+pub struct Engine {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+}
+
+struct Shared {
+    rank: u32,
+    state: Mutex<State>,
+    inbox: Mutex<Vec<Arc<Operation>>>,
+    /// Counts what a sleeping driver must not sleep through.
+    news: AtomicU64,
+    /// 1 while a driver sleeps (or is about to).
+    asleep: AtomicU32,
+    /// Callers that want to drive; the engine's thread leaves for them.
+    wanted: AtomicU32,
+    /// Guards nothing: callers that cannot drive wait here for news of their operation.
+    bystanders: Mutex<()>,
+    changed: Condvar,
+    failure: OnceLock<Error>,
+    on_failure: Box<dyn Fn(&Error) + Send + Sync>,
+    wake_domain: Option<Wake>,
+    event: OwnedFd,
+    counters: Arc<Counters>,
+    options: EngineOptions,
+    shutdown: AtomicBool,
+    /// Whether the engine's thread sleeps until something happens.
+    thread_cold: AtomicBool,
+    fork: ForkGuard,
+}
+
+impl Engine {
+    /// Starts an engine and its thread.
+    ///
+    /// # Errors
+    /// `OutOfResources` if the operating system gives no descriptor or thread.
+    pub fn start(parts: EngineParts) -> Result<Self> {
+        let refuse = |what: &str, error: std::io::Error| {
+            Error::new(ErrorKind::OutOfResources, format!("the engine cannot start: {what}"))
+                .with_source(error)
+        };
+        let event = rustix::event::eventfd(
+            0,
+            rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK,
+        )
+        .map_err(|errno| refuse("no event descriptor", errno.into()))?;
+        let wake_domain = match &parts.domains[..] {
+            [domain] if domain.has_wait() => domain.waker(),
+            _ => None,
+        };
+        let counters = Arc::new(Counters::new(parts.ranks));
+        let state = State::new(
+            parts.rank,
+            parts.ranks,
+            parts.communicator,
+            parts.options,
+            parts.domains,
+            Links::new(parts.rank, parts.links),
+            Arc::clone(&counters),
+        );
+        let shared = Arc::new(Shared {
+            rank: parts.rank,
+            state: Mutex::new(state),
+            inbox: Mutex::new(Vec::new()),
+            news: AtomicU64::new(0),
+            asleep: AtomicU32::new(0),
+            wanted: AtomicU32::new(0),
+            bystanders: Mutex::new(()),
+            changed: Condvar::new(),
+            failure: OnceLock::new(),
+            on_failure: parts.on_failure,
+            wake_domain,
+            event,
+            counters,
+            options: parts.options,
+            shutdown: AtomicBool::new(false),
+            thread_cold: AtomicBool::new(false),
+            fork: ForkGuard::new(),
+        });
+        let for_thread = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name(format!("iccl-engine-{}", parts.rank))
+            .spawn(move || thread::run(&for_thread))
+            .map_err(|error| refuse("no thread", error))?;
+        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Accepts an operation. Returns at once.
+    ///
+    /// # Errors
+    /// The error that ended the communicator, if it has ended; `Forked` in a child process.
+    ///
+    /// # Safety
+    /// The buffers of the request are valid for what its schedule does with them, and are used by
+    /// nobody else in a conflicting way, until the operation is over.
+    pub unsafe fn submit(&self, request: OperationRequest) -> Result<Arc<Operation>> {
+        self.shared.fork.check()?;
+        if let Some(error) = self.failure() {
+            return Err(error);
+        }
+        let operation = Arc::new(Operation::new(request));
+        lock(&self.shared.inbox).push(Arc::clone(&operation));
+        if let Some(error) = self.failure() {
+            // The engine failed between the two looks; whoever failed it may have emptied the inbox
+            // before the operation was in it.
+            operation.finish(Err(error));
+        }
+        self.shared.tell_news();
+        Ok(operation)
+    }
+
+    /// Says that the operation's stream has reached it. Any thread; does not block.
+    pub fn set_ready(&self, operation: &Operation) {
+        operation.set_ready();
+        self.shared.tell_news();
+    }
+
+    /// Waits until the operation is over, driving it on this thread where possible.
+    ///
+    /// # Errors
+    /// How the operation ended; `Timeout` if it is not over at `deadline` (it goes on then).
+    pub fn wait(&self, operation: &Operation, deadline: Option<Instant>) -> Result<()> {
+        let shared = &self.shared;
+        loop {
+            if let Some(outcome) = operation.outcome() {
+                return outcome;
+            }
+            shared.fork.check()?;
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Err(Error::new(
+                    ErrorKind::Timeout,
+                    format!("{operation} is not over yet; it goes on"),
+                ));
+            }
+            if let Some(mut state) = shared.try_drive() {
+                shared.drive(&mut state, &|| operation.is_over(), deadline);
+                drop(state);
+                shared.tell_bystanders();
+            } else {
+                shared.stand_by(operation, deadline);
+            }
+        }
+    }
+
+    /// The error that ended the communicator, if it has ended.
+    pub fn failure(&self) -> Option<Error> {
+        self.shared.failure.get().cloned()
+    }
+
+    /// Ends the communicator with `error`: every operation that is not over ends with it, now and
+    /// later. Says whether this was the first failure; then nobody else is told.
+    pub fn fail(&self, error: Error) -> bool {
+        if self.shared.fork.check().is_err() {
+            return false;
+        }
+        let first = self.shared.failure.set(error).is_ok();
+        self.shared.tell_news();
+        self.shared.wanted.fetch_add(1, Ordering::SeqCst);
+        self.shared.wake_driver();
+        let mut state = lock(&self.shared.state);
+        self.shared.wanted.fetch_sub(1, Ordering::SeqCst);
+        self.shared.end_all(&mut state);
+        drop(state);
+        self.shared.tell_bystanders();
+        first
+    }
+
+    /// Counters of what was moved.
+    pub fn counters(&self) -> &Counters {
+        &self.shared.counters
+    }
+
+    /// Lets `work` use the transports while nothing else does, before the first operation.
+    ///
+    /// # Errors
+    /// What `work` says.
+    pub fn with_domains<T>(
+        &self,
+        work: impl FnOnce(&mut [Box<dyn Domain>]) -> Result<T>,
+    ) -> Result<T> {
+        self.shared.wanted.fetch_add(1, Ordering::SeqCst);
+        self.shared.wake_driver();
+        let mut state = lock(&self.shared.state);
+        self.shared.wanted.fetch_sub(1, Ordering::SeqCst);
+        work(&mut state.domains)
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let thread = lock(&self.thread).take();
+        if self.shared.fork.check().is_err() {
+            // The thread lives in the parent only, and the parent still uses the connections.
+            return;
+        }
+        self.shared.shutdown.store(true, Ordering::SeqCst);
+        self.shared.tell_news();
+        self.shared.wake_thread();
+        if let Some(thread) = thread
+            && thread.join().is_err()
+        {
+            tracing::error!(rank = self.shared.rank, "the engine's thread panicked");
+        }
+        let mut state = lock(&self.shared.state);
+        if state.has_operations() {
+            state.fail(&Error::new(
+                ErrorKind::Aborted,
+                "the communicator was destroyed before the operation was over",
+            ));
+        }
+        let State { links, domains, .. } = &mut *state;
+        links.close(domains);
+    }
+}
+
+impl Shared {
+    /// The driver's seat, if it is free.
+    fn try_drive(&self) -> Option<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(poisoned)) => Some(self.after_panic(poisoned.into_inner())),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// A driver panicked: nothing that it left can be trusted.
+    fn after_panic<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let _ = self.failure.set(Error::new(
+            ErrorKind::Internal,
+            "the engine panicked; the communicator cannot go on",
+        ));
+        self.state.clear_poison();
+        state
+    }
+
+    /// Drives until `stop` says so, the deadline passes, or the communicator fails.
+    fn drive(&self, state: &mut State, stop: &dyn Fn() -> bool, deadline: Option<Instant>) {
+        let mut idle_since: Option<Instant> = None;
+        let mut looks: u32 = 0;
+        loop {
+            if self.failure.get().is_some() {
+                self.end_all(state);
+                return;
+            }
+            self.take_inbox(state);
+            let moved = match state.advance() {
+                Ok(moved) => moved,
+                Err(error) => return self.found_failure(state, &error),
+            };
+            if stop() {
+                return;
+            }
+            if moved {
+                idle_since = None;
+                continue;
+            }
+            looks = looks.wrapping_add(1);
+            if !looks.is_multiple_of(16) {
+                std::hint::spin_loop();
+                continue;
+            }
+            let now = Instant::now();
+            if let Err(error) = state.check_deadlines(now) {
+                return self.found_failure(state, &error);
+            }
+            if deadline.is_some_and(|deadline| now >= deadline) {
+                return;
+            }
+            let idle = now.duration_since(*idle_since.get_or_insert(now));
+            if idle < SPIN {
+                std::hint::spin_loop();
+            } else if idle < self.options.spin {
+                std::thread::yield_now();
+            } else {
+                let until = [state.next_deadline(), deadline, Some(now + LONGEST_SLEEP)];
+                let until = until.into_iter().flatten().min().unwrap_or(now);
+                let slept = self.sleep(state, until.saturating_duration_since(now), stop);
+                if let Err(error) = slept {
+                    return self.found_failure(state, &error);
+                }
+                idle_since = None;
+            }
+        }
+    }
+
+    /// This rank found a failure: tells the others, then ends everything here.
+    fn found_failure(&self, state: &mut State, error: &Error) {
+        if self.failure.set(error.clone()).is_ok() {
+            (self.on_failure)(error);
+        }
+        self.end_all(state);
+    }
+
+    fn end_all(&self, state: &mut State) {
+        let Some(error) = self.failure.get() else { return };
+        self.take_inbox(state);
+        state.fail(error);
+    }
+
+    fn take_inbox(&self, state: &mut State) {
+        for operation in lock(&self.inbox).drain(..) {
+            if !operation.is_over() {
+                state.admit(operation);
+            }
+        }
+    }
+
+    /// Sleeps until a transport has something, there is news, or `timeout` has passed.
+    fn sleep(&self, state: &mut State, timeout: Duration, stop: &dyn Fn() -> bool) -> Result<()> {
+        let news = self.news.load(Ordering::SeqCst);
+        self.asleep.store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let nothing = lock(&self.inbox).is_empty()
+            && self.failure.get().is_none()
+            && !stop()
+            && self.news.load(Ordering::SeqCst) == news
+            && !state.has_unstarted_ready();
+        let result = if nothing { self.sleep_now(state, timeout) } else { Ok(()) };
+        self.asleep.store(0, Ordering::SeqCst);
+        result
+    }
+
+    fn sleep_now(&self, state: &mut State, timeout: Duration) -> Result<()> {
+        if self.wake_domain.is_some() {
+            return state.domains[0].wait(timeout);
+        }
+        if !arm(&mut state.domains)? {
+            return Ok(());
+        }
+        poll_descriptors(&state.descriptors(), self.event.as_fd(), timeout)
+    }
+
+    /// Something happened that a sleeping driver (or the sleeping thread) must look at.
+    fn tell_news(&self) {
+        self.news.fetch_add(1, Ordering::SeqCst);
+        self.wake_driver();
+        if self.thread_cold.load(Ordering::SeqCst) {
+            self.wake_thread();
+        }
+    }
+
+    fn wake_driver(&self) {
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::SeqCst) == 1 {
+            match &self.wake_domain {
+                Some(wake) => wake(),
+                None => self.wake_thread(),
+            }
+        }
+    }
+
+    /// Makes the event descriptor readable.
+    fn wake_thread(&self) {
+        // Full means readable already.
+        let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+    }
+
+    fn tell_bystanders(&self) {
+        if self.wanted.load(Ordering::SeqCst) > 0 {
+            drop(lock(&self.bystanders));
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits while somebody else drives.
+    fn stand_by(&self, operation: &Operation, deadline: Option<Instant>) {
+        let bystanders = lock(&self.bystanders);
+        self.wanted.fetch_add(1, Ordering::SeqCst);
+        self.wake_driver();
+        if !operation.is_over() && self.state.try_lock().is_err() {
+            let longest = Duration::from_millis(20);
+            let timeout = deadline.map_or(longest, |deadline| {
+                deadline.saturating_duration_since(Instant::now()).min(longest)
+            });
+            let waited = self.changed.wait_timeout(bystanders, timeout);
+            drop(waited.unwrap_or_else(PoisonError::into_inner));
+        }
+        self.wanted.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Arms all domains; false if one has something to do now.
+fn arm(domains: &mut [Box<dyn Domain>]) -> Result<bool> {
+    for domain in domains {
+        if domain.arm()? == Progress::Done {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Waits until one of the descriptors is readable.
+fn poll_descriptors(
+    descriptors: &[std::os::fd::RawFd],
+    event: BorrowedFd<'_>,
+    timeout: Duration,
+) -> Result<()> {
+    let mut polled: Vec<PollFd<'_>> = descriptors
+        .iter()
+        .map(|descriptor| {
+            // SAFETY: the descriptors belong to domains that live as long as the engine, which
+            // waits for its drivers and its thread before it drops them.
+            let descriptor = unsafe { BorrowedFd::borrow_raw(*descriptor) };
+            PollFd::from_borrowed_fd(descriptor, PollFlags::IN)
+        })
+        .collect();
+    polled.push(PollFd::from_borrowed_fd(event, PollFlags::IN));
+    let timeout =
+        Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
+    match poll(&mut polled, Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(errno) => {
+            return Err(Error::new(ErrorKind::TransportError, "the engine cannot poll its links")
+                .with_source(std::io::Error::from(errno)));
+        }
+    }
+    let mut count = [0; 8];
+    // Empty means that nobody wrote.
+    let _ = rustix::io::read(event, &mut count);
+    Ok(())
+}
+
+/// Locks, whoever panicked before: what is guarded here stays whole between statements.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -122,6 +122,17 @@ impl Algorithm {
         }
     }
 
+    /// The number that stands for it in wire envelopes: its place in [`Self::ALL`], which is only
+    /// ever appended to.
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The algorithm with this number, or `None`.
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code)).copied()
+    }
+
     /// The name used in configuration and messages.
     pub const fn name(self) -> &'static str {
         self.facts().name
@@ -174,6 +185,7 @@ mod tests {
     fn names_are_unique_and_read_back() {
         for algorithm in Algorithm::ALL {
             assert_eq!(Algorithm::from_name(algorithm.name()), Some(*algorithm));
+            assert_eq!(Algorithm::from_code(algorithm.code()), Some(*algorithm));
         }
         assert_eq!(Algorithm::from_name("tree"), None);
     }

@@ -1,0 +1,69 @@
+//! Counters of what a communicator moved, readable from any thread at any time.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Messages and bytes exchanged with one peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PeerCounts {
+    /// Messages posted to the peer, gate messages included.
+    pub messages_sent: u64,
+    /// Payload bytes of those.
+    pub bytes_sent: u64,
+    /// Messages received from the peer.
+    pub messages_received: u64,
+    /// Payload bytes of those.
+    pub bytes_received: u64,
+}
+
+#[derive(Debug, Default)]
+struct Peer {
+    messages_sent: AtomicU64,
+    bytes_sent: AtomicU64,
+    messages_received: AtomicU64,
+    bytes_received: AtomicU64,
+}
+
+/// The counters of one communicator on one rank.
+#[derive(Debug)]
+pub struct Counters {
+    peers: Vec<Peer>,
+    operations: AtomicU64,
+}
+
+impl Counters {
+    pub(super) fn new(ranks: u32) -> Self {
+        Self { peers: (0..ranks).map(|_| Peer::default()).collect(), operations: AtomicU64::new(0) }
+    }
+
+    pub(super) fn sent(&self, peer: u32, bytes: u64) {
+        let peer = &self.peers[peer as usize];
+        peer.messages_sent.fetch_add(1, Ordering::Relaxed);
+        peer.bytes_sent.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn received(&self, peer: u32, bytes: u64) {
+        let peer = &self.peers[peer as usize];
+        peer.messages_received.fetch_add(1, Ordering::Relaxed);
+        peer.bytes_received.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn operation_done(&self) {
+        self.operations.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What was exchanged with `peer`, or `None` if there is no such rank.
+    pub fn peer(&self, peer: u32) -> Option<PeerCounts> {
+        let peer = self.peers.get(peer as usize)?;
+        Some(PeerCounts {
+            messages_sent: peer.messages_sent.load(Ordering::Relaxed),
+            bytes_sent: peer.bytes_sent.load(Ordering::Relaxed),
+            messages_received: peer.messages_received.load(Ordering::Relaxed),
+            bytes_received: peer.bytes_received.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Operations that ended well.
+    pub fn operations(&self) -> u64 {
+        self.operations.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,141 @@
+//! One operation: what was asked, whether its stream has reached it, and how it ended.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use super::envelope::{Fingerprint, Lane};
+use super::program::Program;
+use crate::{Error, Result};
+
+const PENDING: u8 = 0;
+const DONE: u8 = 1;
+const FAILED: u8 = 2;
+
+/// Called once when an operation is over.
+pub type OnComplete = Box<dyn FnOnce() + Send>;
+
+/// What the communicator asks the engine to do.
+pub struct OperationRequest {
+    /// The compiled schedule.
+    pub program: Arc<Program>,
+    /// What all ranks must have asked.
+    pub fingerprint: Fingerprint,
+    /// Which stream of messages carries it.
+    pub lane: Lane,
+    /// The user's send buffer; may be null if the schedule reads none of it.
+    pub send: *const u8,
+    /// The user's receive buffer; may be null if the schedule writes none of it.
+    pub receive: *mut u8,
+    /// What keeps the buffers alive until the operation is over.
+    pub keep: Vec<Arc<dyn Any + Send + Sync>>,
+    /// How long the operation may take from the moment its stream reached it.
+    pub timeout: Duration,
+    /// Whether its stream has reached it already.
+    pub ready: bool,
+    /// Lets the stream go on; called once, whether the operation succeeded or not.
+    pub on_complete: Option<OnComplete>,
+}
+
+/// An operation that the engine has accepted.
+pub struct Operation {
+    pub(super) program: Arc<Program>,
+    pub(super) fingerprint: Fingerprint,
+    pub(super) lane: Lane,
+    pub(super) send: *const u8,
+    pub(super) receive: *mut u8,
+    pub(super) timeout: Duration,
+    keep: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
+    ready: AtomicBool,
+    state: AtomicU8,
+    error: OnceLock<Error>,
+    on_complete: Mutex<Option<OnComplete>>,
+}
+
+// SAFETY: the pointers are only used by the thread that drives the engine, under its lock; whoever
+// made the request promised that the memory stays valid until the operation is over.
+unsafe impl Send for Operation {}
+// SAFETY: as above.
+unsafe impl Sync for Operation {}
+
+impl fmt::Debug for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Operation({self})")
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.fingerprint.fmt(f)
+    }
+}
+
+impl Operation {
+    pub(super) fn new(request: OperationRequest) -> Self {
+        Self {
+            program: request.program,
+            fingerprint: request.fingerprint,
+            lane: request.lane,
+            send: request.send,
+            receive: request.receive,
+            timeout: request.timeout,
+            keep: Mutex::new(request.keep),
+            ready: AtomicBool::new(request.ready),
+            state: AtomicU8::new(PENDING),
+            error: OnceLock::new(),
+            on_complete: Mutex::new(request.on_complete),
+        }
+    }
+
+    /// Whether the stream has reached it.
+    pub fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_ready(&self) {
+        self.ready.store(true, Ordering::Release);
+    }
+
+    /// Whether it is over.
+    pub fn is_over(&self) -> bool {
+        self.state.load(Ordering::Acquire) != PENDING
+    }
+
+    /// How it ended, or `None` while it runs.
+    pub fn outcome(&self) -> Option<Result<()>> {
+        match self.state.load(Ordering::Acquire) {
+            DONE => Some(Ok(())),
+            FAILED => Some(Err(self.error.get().cloned().unwrap_or_else(|| {
+                unreachable!("an operation is marked as failed after its error was stored")
+            }))),
+            _ => None,
+        }
+    }
+
+    /// What was asked, as in messages.
+    pub fn fingerprint(&self) -> &Fingerprint {
+        &self.fingerprint
+    }
+
+    /// Ends the operation. The first end counts.
+    pub(super) fn finish(&self, result: Result<()>) {
+        if self.is_over() {
+            return;
+        }
+        let state = match result {
+            Ok(()) => DONE,
+            Err(error) => {
+                let _ = self.error.set(error);
+                FAILED
+            }
+        };
+        self.keep.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.state.store(state, Ordering::Release);
+        let on_complete = self.on_complete.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(on_complete) = on_complete {
+            on_complete();
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! A schedule made ready to run: who waits for a step, and in which order messages are posted.
+//!
+//! Made once per distinct call and cached by the communicator, so that a repeated call compiles
+//! nothing.
+
+use std::collections::HashMap;
+
+use crate::schedule::{Schedule, StepKind};
+
+/// Steps that are posted to one peer in one direction, in order.
+#[derive(Debug)]
+pub(super) struct Queue {
+    pub(super) peer: u32,
+    pub(super) steps: Vec<u32>,
+}
+
+/// A schedule with the indices that the engine needs to run it.
+#[derive(Debug)]
+pub struct Program {
+    pub(super) schedule: Schedule,
+    /// How many dependencies each step has.
+    pub(super) dependency_counts: Vec<u32>,
+    successor_starts: Vec<u32>,
+    successor_list: Vec<u32>,
+    pub(super) queues: Vec<Queue>,
+    /// Which queue a step belongs to; `NO_QUEUE` for local work.
+    pub(super) queue_of: Vec<u32>,
+}
+
+/// A step that is local work, in no queue.
+pub(super) const NO_QUEUE: u32 = u32::MAX;
+
+impl Program {
+    /// Prepares a schedule.
+    pub fn new(schedule: Schedule) -> Self {
+        let steps = schedule.steps.len();
+        let mut successor_starts = vec![0_u32; steps + 1];
+        for step in &schedule.steps {
+            for dependency in schedule.dependencies(step) {
+                successor_starts[*dependency as usize + 1] += 1;
+            }
+        }
+        for index in 0..steps {
+            successor_starts[index + 1] += successor_starts[index];
+        }
+        let mut next = successor_starts.clone();
+        let mut successor_list = vec![0; *successor_starts.last().unwrap_or(&0) as usize];
+        let mut dependency_counts = Vec::with_capacity(steps);
+        let mut queues: Vec<Queue> = Vec::new();
+        let mut queue_of = Vec::with_capacity(steps);
+        let mut queue_ids = HashMap::new();
+        for (index, step) in schedule.steps.iter().enumerate() {
+            let dependencies = schedule.dependencies(step);
+            dependency_counts.push(dependencies.len() as u32);
+            for dependency in dependencies {
+                let slot = &mut next[*dependency as usize];
+                successor_list[*slot as usize] = index as u32;
+                *slot += 1;
+            }
+            let direction = match step.kind {
+                StepKind::Send { peer, .. } | StepKind::GateSend { peer, .. } => Some((peer, true)),
+                StepKind::Recv { peer, .. } | StepKind::GateRecv { peer, .. } => {
+                    Some((peer, false))
+                }
+                StepKind::Copy { .. } | StepKind::Reduce { .. } => None,
+            };
+            let queue = direction.map_or(NO_QUEUE, |(peer, sends)| {
+                *queue_ids.entry((peer, sends)).or_insert_with(|| {
+                    queues.push(Queue { peer, steps: Vec::new() });
+                    queues.len() as u32 - 1
+                })
+            });
+            if queue != NO_QUEUE {
+                queues[queue as usize].steps.push(index as u32);
+            }
+            queue_of.push(queue);
+        }
+        Self { schedule, dependency_counts, successor_starts, successor_list, queues, queue_of }
+    }
+
+    /// The schedule that this runs.
+    pub fn schedule(&self) -> &Schedule {
+        &self.schedule
+    }
+
+    /// The steps that wait for `step`.
+    pub(super) fn successors(&self, step: u32) -> &[u32] {
+        let start = self.successor_starts[step as usize] as usize;
+        let end = self.successor_starts[step as usize + 1] as usize;
+        &self.successor_list[start..end]
+    }
+}

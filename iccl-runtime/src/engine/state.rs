@@ -1,0 +1,641 @@
+//! What the driving thread works on: operations in flight, their steps, and the completions that
+//! move them on. No lock in here: whoever drives holds the engine's one lock.
+
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use iccl_kernels::Finish as KernelFinish;
+use iccl_plugin_api::tables::{Completion, Segment, completion_kind};
+use iccl_plugin_api::{Collective, Status};
+
+use super::EngineOptions;
+use super::counters::Counters;
+use super::domain::Domain;
+use super::envelope::{Envelope, Kind, Lane};
+use super::links::Links;
+use super::operation::Operation;
+use super::program::{NO_QUEUE, Program};
+use super::scratch::{Block, Pool};
+use crate::schedule::{Buffer, Finish, Slice, StepKind};
+use crate::{Error, ErrorKind, Result};
+
+/// How long a lost connection is kept back before it counts as the peer's fault: the control plane
+/// usually names the true culprit within this time, where the connection only shows a peer that
+/// gave up because of it.
+const SUSPICION: Duration = Duration::from_millis(700);
+
+/// An operation in flight.
+struct Run {
+    operation: Arc<Operation>,
+    program: Arc<Program>,
+    serial: u32,
+    scratch: Block,
+    /// Dependencies that each step still waits for.
+    waiting_for: Vec<u32>,
+    /// Message steps whose dependencies are met but that wait for their turn in the queue.
+    released: Vec<bool>,
+    /// How far each queue has been posted.
+    posted: Vec<u32>,
+    /// Copies and reductions that may be done now.
+    work: VecDeque<u32>,
+    /// Messages posted and not completed, by queue.
+    in_flight: Vec<u32>,
+    left: usize,
+    started: Instant,
+    stall_told: bool,
+}
+
+/// Operations that wait for their turn in one order: all collectives, or all messages to (or from)
+/// one peer.
+struct Line {
+    key: (Lane, Option<(u32, bool)>),
+    waiting: VecDeque<Arc<Operation>>,
+    busy: bool,
+}
+
+pub(super) struct State {
+    rank: u32,
+    communicator: u64,
+    epoch: u32,
+    options: EngineOptions,
+    pub(super) domains: Vec<Box<dyn Domain>>,
+    pub(super) links: Links,
+    counters: Arc<Counters>,
+    lines: Vec<Line>,
+    runs: Vec<Run>,
+    next_serial: u32,
+    pool: Pool,
+    completions: Vec<Completion>,
+    /// The highest sequence heard from each peer, for stall reports.
+    last_seen: Vec<Option<u64>>,
+    suspicion: Option<(Error, Instant)>,
+}
+
+impl State {
+    pub(super) fn new(
+        rank: u32,
+        ranks: u32,
+        communicator: u64,
+        options: EngineOptions,
+        domains: Vec<Box<dyn Domain>>,
+        links: Links,
+        counters: Arc<Counters>,
+    ) -> Self {
+        Self {
+            rank,
+            communicator,
+            epoch: 0,
+            options,
+            domains,
+            links,
+            counters,
+            lines: Vec::new(),
+            runs: Vec::new(),
+            next_serial: 0,
+            pool: Pool::default(),
+            completions: Vec::new(),
+            last_seen: vec![None; ranks as usize],
+            suspicion: None,
+        }
+    }
+
+    /// Puts an operation at the end of its line.
+    pub(super) fn admit(&mut self, operation: Arc<Operation>) {
+        let key = line_key(&operation);
+        let known = self.lines.iter().position(|line| line.key == key);
+        let index = known.unwrap_or_else(|| {
+            self.lines.push(Line { key, waiting: VecDeque::new(), busy: false });
+            self.lines.len() - 1
+        });
+        self.lines[index].waiting.push_back(operation);
+    }
+
+    /// Whether operations wait or run.
+    pub(super) fn has_operations(&self) -> bool {
+        !self.runs.is_empty() || self.lines.iter().any(|line| !line.waiting.is_empty())
+    }
+
+    /// Whether operations run, or could.
+    pub(super) fn has_work(&self) -> bool {
+        !self.runs.is_empty() || self.startable().is_some()
+    }
+
+    /// Whether an operation could start now: the stream of one that waits has reached it.
+    pub(super) fn has_unstarted_ready(&self) -> bool {
+        self.startable().is_some()
+    }
+
+    /// The descriptors to poll when every domain is armed.
+    pub(super) fn descriptors(&self) -> Vec<RawFd> {
+        self.domains.iter().map(|domain| domain.event_descriptor()).collect()
+    }
+
+    fn startable(&self) -> Option<usize> {
+        self.lines
+            .iter()
+            .position(|line| !line.busy && line.waiting.front().is_some_and(|op| op.is_ready()))
+    }
+
+    /// Does everything that can be done without waiting. Says whether anything moved.
+    pub(super) fn advance(&mut self) -> Result<bool> {
+        let mut moved = false;
+        while let Some(line) = self.startable() {
+            moved = true;
+            self.start(line)?;
+        }
+        moved |= self.progress_domains()?;
+        for index in (0..self.runs.len()).rev() {
+            if let Some(step) = self.runs[index].work.pop_front() {
+                moved = true;
+                self.do_work(index, step)?;
+                self.complete_step(index, step)?;
+            }
+            if self.runs[index].left == 0 {
+                moved = true;
+                self.end_run(index);
+            }
+        }
+        Ok(moved)
+    }
+
+    fn start(&mut self, line: usize) -> Result<()> {
+        let operation = self.lines[line]
+            .waiting
+            .pop_front()
+            .unwrap_or_else(|| unreachable!("the line was found because its front is ready"));
+        self.lines[line].busy = true;
+        let program = Arc::clone(&operation.program);
+        let schedule = program.schedule();
+        let serial = self.next_serial;
+        self.next_serial = self.next_serial.wrapping_add(1);
+        let steps = schedule.steps.len();
+        let scratch = self.pool.take(schedule.scratch_bytes)?;
+        self.runs.push(Run {
+            serial,
+            scratch,
+            waiting_for: program.dependency_counts.clone(),
+            released: vec![false; steps],
+            posted: vec![0; program.queues.len()],
+            in_flight: vec![0; program.queues.len()],
+            work: VecDeque::new(),
+            left: steps,
+            started: Instant::now(),
+            stall_told: false,
+            operation,
+            program: Arc::clone(&program),
+        });
+        let index = self.runs.len() - 1;
+        for step in 0..steps as u32 {
+            if program.dependency_counts[step as usize] == 0 {
+                self.release(index, step)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A step's dependencies are met: posts it, or puts it among the work to do.
+    fn release(&mut self, index: usize, step: u32) -> Result<()> {
+        let run = &mut self.runs[index];
+        let queue = run.program.queue_of[step as usize];
+        if queue == NO_QUEUE {
+            run.work.push_back(step);
+            return Ok(());
+        }
+        run.released[step as usize] = true;
+        let program = Arc::clone(&run.program);
+        let steps = &program.queues[queue as usize].steps;
+        loop {
+            let run = &self.runs[index];
+            let next = run.posted[queue as usize] as usize;
+            match steps.get(next) {
+                Some(step) if run.released[*step as usize] => {
+                    self.post(index, queue, *step)?;
+                    self.runs[index].posted[queue as usize] += 1;
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    fn post(&mut self, index: usize, queue: u32, step: u32) -> Result<()> {
+        let run = &mut self.runs[index];
+        let (peer, slice, kind, message_index, offset, sends) =
+            match run.program.schedule().steps[step as usize].kind {
+                StepKind::Send { peer, index, source, offset } => {
+                    (peer, Some(source), Kind::Data, index, offset, true)
+                }
+                StepKind::Recv { peer, index, destination, offset } => {
+                    (peer, Some(destination), Kind::Data, index, offset, false)
+                }
+                StepKind::GateSend { peer, round } => (peer, None, Kind::Gate, round, 0, true),
+                StepKind::GateRecv { peer, round } => (peer, None, Kind::Gate, round, 0, false),
+                StepKind::Copy { .. } | StepKind::Reduce { .. } => {
+                    unreachable!("local work is in no queue")
+                }
+            };
+        run.in_flight[queue as usize] += 1;
+        let envelope = Envelope {
+            kind,
+            lane: run.operation.lane,
+            epoch: self.epoch,
+            communicator: self.communicator,
+            offset,
+            index: message_index,
+            fingerprint: run.operation.fingerprint,
+        }
+        .encode();
+        let segment = slice.map(|slice| Segment {
+            address: run.address(slice).cast(),
+            length: slice.bytes,
+            key: 0,
+        });
+        let segments = segment.as_slice();
+        let token = u64::from(run.serial) << u32::BITS | u64::from(step);
+        let (domain, channel) = self.links.channel(&mut self.domains, peer, run.operation.lane)?;
+        let domain = &mut self.domains[domain];
+        let posted = if sends {
+            self.counters.sent(peer, slice.map_or(0, |slice| slice.bytes));
+            // SAFETY: the slice lies in the user's send buffer, which whoever asked for the
+            // operation keeps valid until it is over, or in scratch that the run owns; the schedule
+            // orders every write to it after this step's completion.
+            unsafe { domain.post_send(channel, token, segments, &envelope) }
+        } else {
+            // SAFETY: as above; the schedule orders every other use of the bytes before this step
+            // or after its completion.
+            unsafe { domain.post_receive(channel, token, segments, &envelope) }
+        };
+        let operation = Arc::clone(&self.runs[index].operation);
+        match posted {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::PeerLost => {
+                self.suspect(peer, &operation, &error);
+                Ok(())
+            }
+            Err(error) => Err(Error::new(
+                error.kind(),
+                format!("{operation}: rank {} cannot reach rank {peer}", self.rank),
+            )
+            .with_rank(peer)
+            .with_source(error)),
+        }
+    }
+
+    /// Keeps back the news of a lost peer for a moment; see [`SUSPICION`].
+    fn suspect(&mut self, peer: u32, what: &dyn std::fmt::Display, source: &Error) {
+        if self.suspicion.is_none() {
+            let error = Error::new(
+                ErrorKind::PeerLost,
+                format!("{what}: rank {peer} is gone (the connection to it ended)"),
+            )
+            .with_rank(peer)
+            .with_source(source.clone());
+            self.suspicion = Some((error, Instant::now() + SUSPICION));
+        }
+    }
+
+    fn progress_domains(&mut self) -> Result<bool> {
+        let mut moved = false;
+        for index in 0..self.domains.len() {
+            let mut completions = std::mem::take(&mut self.completions);
+            let progressed = self.domains[index].progress(&mut completions);
+            let result = progressed.and_then(|()| {
+                completions.iter().try_for_each(|completion| {
+                    moved = true;
+                    self.completed(index, completion)
+                })
+            });
+            completions.clear();
+            self.completions = completions;
+            result?;
+        }
+        Ok(moved)
+    }
+
+    fn completed(&mut self, domain: usize, completion: &Completion) -> Result<()> {
+        let status = Status::from_code(completion.status).unwrap_or(Status::Internal);
+        let peer = self.links.peer(domain, completion.channel);
+        if completion.kind == completion_kind::CHANNEL_FAILED {
+            return self.channel_failed(domain, completion, status, peer);
+        }
+        let serial = (completion.token >> u32::BITS) as u32;
+        let step = completion.token as u32;
+        let Some(index) = self.runs.iter().position(|run| run.serial == serial) else {
+            return Ok(());
+        };
+        if status != Status::Ok {
+            return self.message_failed(domain, completion, status, peer, index);
+        }
+        let run = &mut self.runs[index];
+        let queue = run.program.queue_of[step as usize];
+        run.in_flight[queue as usize] -= 1;
+        if completion.kind == completion_kind::RECEIVE
+            && let Some((peer, lane)) = peer
+        {
+            self.counters.received(peer, completion.length);
+            if lane == Lane::Collective {
+                self.last_seen[peer as usize] = Some(run.operation.fingerprint.sequence);
+            }
+        }
+        self.complete_step(index, step)
+    }
+
+    fn channel_failed(
+        &mut self,
+        domain: usize,
+        completion: &Completion,
+        status: Status,
+        peer: Option<(u32, Lane)>,
+    ) -> Result<()> {
+        let Some((peer, lane)) = peer else { return Ok(()) };
+        let needed = self.runs.iter().any(|run| {
+            run.operation.lane == lane
+                && run.program.queues.iter().zip(&run.posted).any(|(queue, posted)| {
+                    queue.peer == peer && (*posted as usize) < queue.steps.len()
+                })
+        });
+        if !needed {
+            // Messages that were posted tell of it themselves; nobody else waits for this peer now.
+            return Ok(());
+        }
+        self.lost(domain, completion, status, peer, &"a link failed")
+    }
+
+    fn lost(
+        &mut self,
+        domain: usize,
+        completion: &Completion,
+        status: Status,
+        peer: u32,
+        what: &dyn std::fmt::Display,
+    ) -> Result<()> {
+        let domain = &mut self.domains[domain];
+        let detail =
+            domain.failure(completion.channel).unwrap_or_else(|| match completion.vendor_code {
+                0 => status.name().to_owned(),
+                code => std::io::Error::from_raw_os_error(code as i32).to_string(),
+            });
+        let source = Error::new(ErrorKind::TransportError, format!("{}: {detail}", domain.name()));
+        if status == Status::PeerLost {
+            self.suspect(peer, what, &source);
+            return Ok(());
+        }
+        let kind = match status {
+            Status::Timeout => ErrorKind::Timeout,
+            Status::Unauthenticated => ErrorKind::Authentication,
+            Status::OutOfResources => ErrorKind::OutOfResources,
+            Status::Mismatch => ErrorKind::PlanDiverged,
+            Status::Panic => ErrorKind::PluginPanic,
+            _ => ErrorKind::TransportError,
+        };
+        Err(Error::new(kind, format!("{what}: the link to rank {peer} failed"))
+            .with_rank(peer)
+            .with_source(source))
+    }
+
+    fn message_failed(
+        &mut self,
+        domain: usize,
+        completion: &Completion,
+        status: Status,
+        peer: Option<(u32, Lane)>,
+        index: usize,
+    ) -> Result<()> {
+        let operation = Arc::clone(&self.runs[index].operation);
+        let (peer, _) = peer.unwrap_or((u32::MAX, operation.lane));
+        if status == Status::Mismatch {
+            return Err(self.mismatch(&operation, completion, peer));
+        }
+        if status == Status::Aborted {
+            return Ok(());
+        }
+        self.lost(domain, completion, status, peer, &operation)
+    }
+
+    /// Says how two ranks' calls differ, the lower rank first, so that both say the same.
+    fn mismatch(&self, operation: &Operation, completion: &Completion, peer: u32) -> Error {
+        let Some(theirs) = Envelope::decode(&completion.envelope) else {
+            return Error::new(
+                ErrorKind::VersionMismatch,
+                format!("{operation}: rank {peer} sent an envelope of another version of iccl"),
+            )
+            .with_rank(peer);
+        };
+        if theirs.communicator != self.communicator || theirs.epoch != self.epoch {
+            return Error::new(
+                ErrorKind::Internal,
+                format!("{operation}: a message of another communicator or epoch came"),
+            )
+            .with_rank(peer);
+        }
+        let ours = &operation.fingerprint;
+        let field = ours.difference(&theirs.fingerprint).unwrap_or("message");
+        let mut sides = [(self.rank, *ours), (peer, theirs.fingerprint)];
+        sides.sort_by_key(|(rank, _)| *rank);
+        let [(low, at_low), (high, at_high)] = sides;
+        Error::new(
+            ErrorKind::Mismatch,
+            format!(
+                "ranks called different operations: rank {low} {at_low}, rank {high} {at_high}"
+            ),
+        )
+        .with("field", field)
+        .with_hint("all ranks of a communicator must make the same calls in the same order")
+    }
+
+    fn complete_step(&mut self, index: usize, step: u32) -> Result<()> {
+        self.runs[index].left -= 1;
+        let program = Arc::clone(&self.runs[index].program);
+        for successor in program.successors(step) {
+            let waiting_for = &mut self.runs[index].waiting_for[*successor as usize];
+            *waiting_for -= 1;
+            if *waiting_for == 0 {
+                self.release(index, *successor)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does a copy or a reduction on this thread.
+    fn do_work(&mut self, index: usize, step: u32) -> Result<()> {
+        let run = &self.runs[index];
+        let schedule = run.program.schedule();
+        match &schedule.steps[step as usize].kind {
+            StepKind::Copy { source, destination } => {
+                // SAFETY: both slices lie in memory that is valid until the operation is over, they
+                // do not overlap (the schedule's contract), and no step that is in flight touches
+                // them in a conflicting way.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(
+                        run.address(*source),
+                        run.address(*destination),
+                        source.bytes as usize,
+                    );
+                }
+                Ok(())
+            }
+            StepKind::Reduce { sources, destination, finish } => {
+                let sources: Vec<*const u8> = schedule
+                    .sources(sources)
+                    .iter()
+                    .map(|slice| run.address(*slice).cast_const())
+                    .collect();
+                let elements = destination.bytes as usize / schedule.dtype.size_bytes();
+                let finish = match finish {
+                    Finish::None => KernelFinish::None,
+                    Finish::DivideByRanks(ranks) => KernelFinish::DivideByRanks(*ranks),
+                };
+                // SAFETY: as above; the destination equals a source or overlaps none.
+                unsafe {
+                    iccl_kernels::reduce(
+                        schedule.dtype,
+                        schedule.combine_op(),
+                        finish,
+                        run.address(*destination),
+                        &sources,
+                        elements,
+                    )
+                }
+                .map_err(|unsupported| {
+                    Error::new(ErrorKind::NotSupported, format!("{}", run.operation))
+                        .with_source(unsupported)
+                })
+            }
+            StepKind::Send { .. }
+            | StepKind::Recv { .. }
+            | StepKind::GateSend { .. }
+            | StepKind::GateRecv { .. } => unreachable!("messages are posted, not worked"),
+        }
+    }
+
+    fn end_run(&mut self, index: usize) {
+        let run = self.runs.swap_remove(index);
+        self.pool.give_back(run.scratch);
+        self.free_line(&run.operation);
+        self.counters.operation_done();
+        run.operation.finish(Ok(()));
+    }
+
+    fn free_line(&mut self, operation: &Operation) {
+        let key = line_key(operation);
+        if let Some(line) = self.lines.iter_mut().find(|line| line.key == key) {
+            line.busy = false;
+        }
+    }
+
+    /// What has run out of time, if anything; warns of what is slow. `now` is the present.
+    pub(super) fn check_deadlines(&mut self, now: Instant) -> Result<()> {
+        if let Some((error, until)) = &self.suspicion
+            && now >= *until
+        {
+            return Err(error.clone());
+        }
+        for run in &mut self.runs {
+            let elapsed = now.duration_since(run.started);
+            if elapsed >= run.operation.timeout {
+                let (peers, text) = run.waits_for(&self.last_seen);
+                let mut error = Error::new(
+                    ErrorKind::Timeout,
+                    format!(
+                        "{} took longer than {:?}: {text}",
+                        run.operation, run.operation.timeout
+                    ),
+                )
+                .with_hint(
+                    "look at what the named ranks are doing; `engine.op_timeout` sets the limit",
+                );
+                if let [peer] = peers[..] {
+                    error = error.with_rank(peer);
+                }
+                return Err(error);
+            }
+            if elapsed >= self.options.stall_warn && !run.stall_told {
+                run.stall_told = true;
+                let (_, text) = run.waits_for(&self.last_seen);
+                tracing::warn!(rank = self.rank, "{} {text}", run.operation);
+            }
+        }
+        Ok(())
+    }
+
+    /// When something may run out of time next.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let suspicion = self.suspicion.as_ref().map(|(_, until)| *until);
+        let runs = self.runs.iter().map(|run| {
+            let limit = if run.stall_told {
+                run.operation.timeout
+            } else {
+                run.operation.timeout.min(self.options.stall_warn)
+            };
+            run.started + limit
+        });
+        runs.chain(suspicion).min()
+    }
+
+    /// Ends everything with `error`: no memory of an operation is touched after this.
+    pub(super) fn fail(&mut self, error: &Error) {
+        self.links.quiesce(&mut self.domains, Duration::from_secs(2));
+        let waiting = self.lines.drain(..).flat_map(|line| line.waiting);
+        let operations: Vec<_> =
+            self.runs.drain(..).map(|run| run.operation).chain(waiting).collect();
+        self.suspicion = None;
+        for operation in operations {
+            operation.finish(Err(error.clone()));
+        }
+    }
+}
+
+/// The line that an operation stands in.
+fn line_key(operation: &Operation) -> (Lane, Option<(u32, bool)>) {
+    let schedule = operation.program.schedule();
+    let peer = match schedule.collective {
+        Collective::Send => Some((schedule.root, true)),
+        Collective::Recv => Some((schedule.root, false)),
+        _ => None,
+    };
+    (operation.lane, peer)
+}
+
+impl Run {
+    /// Where a slice lies in this process.
+    fn address(&self, slice: Slice) -> *mut u8 {
+        let base = match slice.buffer {
+            Buffer::Send => self.operation.send.cast_mut(),
+            Buffer::Recv => self.operation.receive,
+            Buffer::Scratch => self.scratch.pointer(),
+        };
+        base.wrapping_add(slice.offset as usize)
+    }
+
+    /// The peers that messages are outstanding with, and a sentence about them.
+    fn waits_for(&self, last_seen: &[Option<u64>]) -> (Vec<u32>, String) {
+        let mut peers: Vec<u32> = self
+            .program
+            .queues
+            .iter()
+            .zip(&self.in_flight)
+            .filter(|(_, in_flight)| **in_flight > 0)
+            .map(|(queue, _)| queue.peer)
+            .collect();
+        peers.sort_unstable();
+        peers.dedup();
+        let collective = self.program.schedule().collective;
+        let text = match (collective, &peers[..]) {
+            (Collective::Send, [peer]) => format!("unmatched send to rank {peer}"),
+            (Collective::Recv, [peer]) => format!("unmatched receive from rank {peer}"),
+            (_, []) => "waits for local work".to_owned(),
+            (_, peers) => {
+                let told: Vec<_> = peers
+                    .iter()
+                    .map(|peer| match last_seen.get(*peer as usize).copied().flatten() {
+                        Some(sequence) => format!("rank {peer} (last seen at seq {sequence})"),
+                        None => format!("rank {peer} (not seen yet)"),
+                    })
+                    .collect();
+                format!("waits for {}", told.join(", "))
+            }
+        };
+        (peers, text)
+    }
+}
