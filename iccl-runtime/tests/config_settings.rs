@@ -186,6 +186,20 @@ fn the_reference_in_docs_is_the_generated_one() {
     );
 }
 
+#[test]
+fn every_example_of_the_reference_loads_and_means_the_same_as_in_the_table() {
+    let page = reference_markdown();
+    let examples: Vec<&str> =
+        page.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    let in_files = SETTINGS.iter().filter(|setting| setting.reach.file);
+    assert_eq!(examples.len(), in_files.clone().count());
+    for (setting, example) in in_files.zip(examples) {
+        let spelled_out = load_file(example).unwrap();
+        let inline = load_file(&format!("{} = {}", setting.key, setting.example)).unwrap();
+        assert_eq!(setting.value(&spelled_out), setting.value(&inline), "{example}");
+    }
+}
+
 /// Text that looks enough like a configuration to get past the first line of defence.
 fn plausible_text() -> impl Strategy<Value = String> {
     let junk = [

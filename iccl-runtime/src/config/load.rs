@@ -53,8 +53,9 @@ impl fmt::Debug for Environment {
     }
 }
 
-/// All that a configuration is made from.
-#[derive(Clone, Debug, Default)]
+/// All that a configuration is made from. Prints no values of environment and API, since they may
+/// be secret.
+#[derive(Clone, Default)]
 pub struct Sources {
     /// The file, where the caller names one; it must be there.
     pub file: Option<PathBuf>,
@@ -67,6 +68,18 @@ pub struct Sources {
     /// Whether the process has more rights than its caller (setuid): then its environment and
     /// its working directory do not decide which code is loaded.
     pub raised_privileges: bool,
+}
+
+impl fmt::Debug for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sources")
+            .field("file", &self.file)
+            .field("environment", &self.environment)
+            .field("api", &self.api.iter().map(|(key, _)| key).collect::<Vec<_>>())
+            .field("working_directory", &self.working_directory)
+            .field("raised_privileges", &self.raised_privileges)
+            .finish()
+    }
 }
 
 impl Sources {
@@ -311,7 +324,9 @@ impl Loader<'_> {
                     Shape::Value => return None,
                     Shape::Table => nest(rest, &word),
                     Shape::TableOfTables => {
-                        let (outer, inner) = rest.split_once('.')?;
+                        let Some((outer, inner)) = rest.split_once('.') else {
+                            return Some((setting, nest(rest, &word)));
+                        };
                         nest(outer, &nest(inner, &word))
                     }
                 };
@@ -353,6 +368,7 @@ impl Loader<'_> {
                     let inner_entries = inner.entries("a table").map_err(|mut rejection| {
                         let hint = same_name(&outer.name)
                             .map_or_else(String::new, |hint| format!("; did you mean {hint}?"));
+                        rejection.found = None;
                         rejection.reason = format!(
                             "[{}] holds tables [{0}.NAME], \"{}\" is none{hint}",
                             setting.key, outer.name

@@ -19,8 +19,9 @@ fn trimmed(doc: &str) -> String {
 
 /// The reference of all settings, in Markdown.
 pub fn reference_markdown() -> String {
-    let mut page = introduction();
     let defaults = Config::default();
+    let mut page = introduction();
+    overview(&mut page, &defaults);
     for (section, doc) in SECTIONS {
         let _ = write!(page, "\n## `[{section}]`\n\n{}\n", trimmed(doc));
         let prefix = format!("{section}.");
@@ -28,34 +29,62 @@ pub fn reference_markdown() -> String {
             describe(&mut page, setting, &defaults);
         }
     }
-    page.push_str("\n## Tables\n");
+    page.push_str("\n## Tables of the user's own entries\n");
     for setting in SETTINGS.iter().filter(|setting| !setting.key.contains('.')) {
         describe(&mut page, setting, &defaults);
     }
     page
 }
 
+/// All settings at a glance.
+fn overview(page: &mut String, defaults: &Config) {
+    page.push_str("\n## All settings\n\n| key | default | environment | same on all ranks |\n");
+    page.push_str("|---|---|---|---|\n");
+    for setting in SETTINGS {
+        let key = setting.key;
+        let anchor = key.replace('.', "");
+        let default = default_text(setting, defaults);
+        let variable = setting.reach.environment.map(|name| format!("`{name}`"));
+        let variable = variable.unwrap_or_default();
+        let agreed = if setting.reach.agreed { "yes" } else { "" };
+        let _ = writeln!(page, "| [`{key}`](#{anchor}) | {default} | {variable} | {agreed} |");
+    }
+}
+
 fn describe(page: &mut String, setting: &Setting, defaults: &Config) {
     let _ = write!(page, "\n### `{}`\n\n{}\n\n", setting.key, setting.text());
     let _ = writeln!(page, "- accepted: {}", setting.accepted());
-    let default = setting
-        .toml(defaults)
-        .map_or_else(|| "not set".to_owned(), |default| format!("`{default}`"));
-    let _ = writeln!(page, "- default: {default}");
-    if setting.reach.file {
-        let _ = writeln!(page, "- example: `{} = {}`", setting.key, setting.example);
-    } else {
-        page.push_str("- not read from files\n");
-    }
+    let _ = writeln!(page, "- default: {}", default_text(setting, defaults));
     if let Some(variable) = setting.reach.environment {
-        let _ = writeln!(page, "- environment: `{variable}`");
+        let setuid = if setting.reach.guarded { ", ignored in a setuid process" } else { "" };
+        let _ = writeln!(page, "- environment: `{variable}`{setuid}");
     }
     if setting.reach.agreed {
         page.push_str("- must be the same on all ranks\n");
     }
-    if setting.reach.guarded {
-        page.push_str("- not believed from the environment of a setuid process\n");
+    if setting.reach.file {
+        let _ = write!(page, "\n```toml\n{}```\n", example(setting));
+    } else {
+        page.push_str("- not read from files\n");
     }
+}
+
+fn default_text(setting: &Setting, defaults: &Config) -> String {
+    let default = setting.toml(defaults);
+    default.map_or_else(|| "not set".to_owned(), |default| format!("`{default}`"))
+}
+
+/// The example as people write it, under its table; what has entries of its own is spelled out.
+fn example(setting: &Setting) -> String {
+    let key = setting.key;
+    let inline = match key.split_once('.') {
+        Some((table, name)) => format!("[{table}]\n{name} = {}\n", setting.example),
+        None => format!("{key} = {}\n", setting.example),
+    };
+    if !setting.example.contains('{') {
+        return inline;
+    }
+    toml::from_str::<toml::Table>(&inline).map_or(inline, |document| document.to_string())
 }
 
 fn introduction() -> String {

@@ -81,7 +81,7 @@ settings! {
             /// Folders that are searched for plugins first. Then come those of `ICCL_PLUGIN_PATH`,
             /// then `plugins/` beside the executable or beside `libiccl.so`, then
             /// `/usr/lib/iccl/plugins`.
-            path: Folders = Vec::new(); folders(); r#"["/opt/iccl/plugins"]"#; no_variable().guarded();
+            path: Folders = Vec::new(); folders(); r#"["/opt/iccl/plugins"]"#; no_variable();
             /// Folders that are searched for plugins second.
             environment_path: Folders = Vec::new(); folders(); r#"["/opt/more/plugins"]"#;
                 variable("ICCL_PLUGIN_PATH").not_in_file().guarded();
@@ -150,7 +150,7 @@ settings! {
                 r#""…""#; variable("ICCL_UNIQUE_ID").not_in_file();
             /// A file that only its owner can read and that holds the job's secret.
             job_secret_file: Option<PathBuf> = None; Optional(FilePath);
-                r#""/run/secrets/iccl""#; variable("ICCL_JOB_SECRET_FILE");
+                r#""/run/secrets/iccl""#; variable("ICCL_JOB_SECRET_FILE").guarded();
             /// The network interface for the rendezvous, by its exact name or by its address. Left
             /// open, that of `transport.interface`.
             interface: Option<String> = None; Optional(Text("the name or the address of an interface"));
@@ -192,7 +192,7 @@ settings! {
                 r#"{ tcp = "25Gbit/s" }"#; variable("ICCL_PLAN_BANDWIDTH").agreed();
             /// A file of measured latencies and bandwidths.
             calibration: Option<PathBuf> = None; Optional(FilePath); r#""/etc/iccl/calibration.json""#;
-                variable("ICCL_PLAN_CALIBRATION");
+                variable("ICCL_PLAN_CALIBRATION").guarded();
             /// Rules for links. Each says exactly one of `require`, `prefer` and `forbid`, with a
             /// tier (`self`, `ipc`, `shm`, `direct`, `staged`, `tcp`), and for which links: either
             /// `between = [A, B]`, both directions, or `from` and `to`, one direction. A side is
@@ -204,9 +204,8 @@ settings! {
         /// How operations are run.
         engine: Engine {
             /// How long an operation may take before it ends with an error that names the rank it
-            /// waits for. Long enough for a rank that compiles kernels, loads a checkpoint or writes
-            /// one between two collectives; shorter than the 30 minutes of torch's watchdog, so that
-            /// the error that names the culprit comes first.
+            /// waits for. Ten minutes is what torch's NCCL process group waits: long enough for a rank
+            /// that compiles kernels or writes a checkpoint between two collectives.
             op_timeout: Duration = Duration::from_secs(600); Span(MILLISECOND..=DAY * 30); r#""30min""#;
                 variable("ICCL_OP_TIMEOUT");
             /// After how long without progress a waiting operation says in the log whom it waits for.

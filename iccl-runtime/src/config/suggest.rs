@@ -57,31 +57,56 @@ pub(super) fn unknown_key(prefix: &str, name: &str, is_table: bool) -> String {
         (false, "") => format!("unknown key \"{name}\" outside of any table"),
         (false, table) => format!("unknown key \"{name}\" in [{table}]"),
     };
-    let meant = if is_table && table == "transport" {
-        Some(format!("did you mean [plugin.{name}]?"))
-    } else if let Some(same) = same_name(name).filter(|_| !is_table || table.is_empty()) {
-        Some(format!("did you mean {same}?"))
+    let meant = if is_table {
+        nearest_table(table, name, siblings())
+    } else if let Some(same) = same_name(name) {
+        Some(same)
     } else if let Some(near) = nearest(name, siblings()) {
-        Some(if is_table {
-            format!("did you mean [{prefix}{near}]?")
-        } else {
-            format!("did you mean \"{near}\"?")
-        })
+        Some(format!("\"{near}\""))
     } else {
-        nearest(name, SETTINGS.iter().map(|setting| last_name(setting.key)))
-            .and_then(same_name)
-            .map(|same| format!("did you mean {same}?"))
+        nearest(name, SETTINGS.iter().map(|setting| last_name(setting.key))).and_then(same_name)
     };
-    let meant = meant.unwrap_or_else(|| {
-        let mut there: Vec<&str> = siblings().collect();
-        there.dedup();
-        if there.is_empty() {
-            let tables: Vec<&str> = SECTIONS.iter().map(|(name, _)| *name).collect();
-            return format!("there are the tables {}", tables.join(", "));
-        }
-        format!("there are {}", there.join(", "))
-    });
+    let meant = meant.map_or_else(
+        || {
+            let mut there: Vec<&str> = siblings().collect();
+            there.dedup();
+            if table.is_empty() || there.is_empty() {
+                let tables = SECTIONS.iter().map(|(name, _)| *name).chain(whole_tables());
+                format!("the tables are {}", tables.collect::<Vec<_>>().join(", "))
+            } else {
+                format!("[{table}] has {}", there.join(", "))
+            }
+        },
+        |meant| format!("did you mean {meant}?"),
+    );
     format!("{what}; {meant}")
+}
+
+/// The tables that are one setting as a whole.
+fn whole_tables() -> impl Iterator<Item = &'static str> {
+    SETTINGS.iter().map(|setting| setting.key).filter(|key| !key.contains('.'))
+}
+
+/// Which table may have been meant by a table that is not known.
+fn nearest_table<'a>(
+    parent: &str,
+    name: &str,
+    siblings: impl Iterator<Item = &'a str>,
+) -> Option<String> {
+    let at_root = || SETTINGS.iter().filter_map(|setting| setting.key.split('.').next());
+    if at_root().any(|table| table == name) {
+        return Some(format!("[{name}]"));
+    }
+    if let Some(near) = nearest(name, siblings) {
+        let dot = if parent.is_empty() { "" } else { "." };
+        return Some(format!("[{parent}{dot}{near}]"));
+    }
+    // Whoever writes a table of a name of his own here thinks of a plugin of that name.
+    match parent {
+        "transport" | "plugins" | "device" => Some(format!("[plugin.{name}]")),
+        "" => same_name(name),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
