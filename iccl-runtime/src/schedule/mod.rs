@@ -29,6 +29,7 @@ mod all_reduce;
 mod broadcast;
 mod builder;
 mod cuts;
+pub mod interpret;
 mod point_to_point;
 mod types;
 

@@ -1,0 +1,291 @@
+//! What can be checked on one rank's schedule alone.
+
+use std::collections::HashMap;
+
+use super::super::types::{Buffer, Schedule, Slice, StepKind};
+use super::fault::Fault;
+use super::ranges::Ranges;
+
+/// Checks one schedule in itself: dependencies point backwards, slices stay inside their buffers and
+/// do not split elements, the send buffer is not written, messages are numbered without gaps, no two
+/// steps race for a byte, and the receive buffer is written only once all ranks are known to agree.
+///
+/// # Errors
+///
+/// The first [`Fault`] found.
+pub fn check(schedule: &Schedule) -> Result<(), Fault> {
+    let mut numbers = Numbers::default();
+    let mut races = Races::new(schedule);
+    let mut agreement = Agreement::new(schedule);
+    for (index, step) in schedule.steps.iter().enumerate() {
+        let index = index as u32;
+        if let Some(later) = schedule.dependencies(step).iter().find(|other| **other >= index) {
+            let what = format!("it depends on step {later}, which does not come before it");
+            return Err(malformed(schedule, index, what));
+        }
+        check_slices(schedule, index, &step.kind)?;
+        numbers.check(schedule, index, &step.kind)?;
+        races.check(index, &step.kind)?;
+        agreement.check(index, &step.kind)?;
+    }
+    Ok(())
+}
+
+fn malformed(schedule: &Schedule, step: u32, what: String) -> Fault {
+    Fault::Malformed { rank: schedule.rank, step, what }
+}
+
+fn check_slices(schedule: &Schedule, step: u32, kind: &StepKind) -> Result<(), Fault> {
+    let rank = schedule.rank;
+    let element = schedule.dtype.size_bytes() as u64;
+    let written = kind.writes();
+    for slice in schedule.reads(kind).iter().copied().chain(written) {
+        let length = match slice.buffer {
+            Buffer::Send => schedule.send_bytes,
+            Buffer::Recv => schedule.recv_bytes,
+            Buffer::Scratch => schedule.scratch_bytes,
+        };
+        if slice.offset.checked_add(slice.bytes).is_none_or(|end| end > length) {
+            return Err(Fault::OutOfBounds { rank, step, slice, length });
+        }
+        if !slice.offset.is_multiple_of(element) || !slice.bytes.is_multiple_of(element) {
+            return Err(malformed(schedule, step, format!("{slice:?} splits an element")));
+        }
+    }
+    let Some(written) = written else { return Ok(()) };
+    if written.buffer == Buffer::Send {
+        return Err(Fault::SendWritten { rank, step });
+    }
+    if matches!(kind, StepKind::Recv { .. }) {
+        return Ok(());
+    }
+    let in_place = |buffer| match buffer {
+        Buffer::Send if schedule.in_place => Buffer::Recv,
+        other => other,
+    };
+    for read in schedule.reads(kind) {
+        if read.bytes != written.bytes {
+            return Err(malformed(
+                schedule,
+                step,
+                format!("{read:?} and {written:?} differ in length"),
+            ));
+        }
+        let apart = in_place(read.buffer) != written.buffer
+            || read.end() <= written.offset
+            || written.end() <= read.offset;
+        let same = read.offset == written.offset && matches!(kind, StepKind::Reduce { .. });
+        if !apart && !same {
+            return Err(malformed(schedule, step, format!("{read:?} and {written:?} overlap")));
+        }
+    }
+    if schedule.reads(kind).is_empty() {
+        return Err(malformed(schedule, step, "a reduction of nothing".into()));
+    }
+    Ok(())
+}
+
+/// Whether messages to and from each peer are numbered 0, 1, 2, …
+#[derive(Default)]
+struct Numbers {
+    sent: HashMap<u32, u32>,
+    received: HashMap<u32, u32>,
+}
+
+impl Numbers {
+    fn check(&mut self, schedule: &Schedule, step: u32, kind: &StepKind) -> Result<(), Fault> {
+        if let Some(peer) = kind.peer()
+            && (peer == schedule.rank || peer >= schedule.ranks)
+        {
+            return Err(malformed(schedule, step, format!("rank {peer} is no peer")));
+        }
+        let (counters, peer, index) = match kind {
+            StepKind::Send { peer, index, .. } => (&mut self.sent, *peer, *index),
+            StepKind::Recv { peer, index, .. } => (&mut self.received, *peer, *index),
+            _ => return Ok(()),
+        };
+        let counter = counters.entry(peer).or_insert(0);
+        if *counter != index {
+            let what = format!("message {counter} with rank {peer} is numbered {index}");
+            return Err(malformed(schedule, step, what));
+        }
+        *counter += 1;
+        Ok(())
+    }
+}
+
+/// Who has touched which bytes so far, to find steps that nothing orders.
+struct Races<'a> {
+    schedule: &'a Schedule,
+    recv: Ranges<Accesses>,
+    scratch: Ranges<Accesses>,
+    /// For the search below: in which search each step was last seen.
+    seen: Vec<u32>,
+    searches: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Accesses {
+    writer: Option<u32>,
+    readers: Vec<u32>,
+}
+
+impl<'a> Races<'a> {
+    fn new(schedule: &'a Schedule) -> Self {
+        Self {
+            schedule,
+            recv: Ranges::default(),
+            scratch: Ranges::default(),
+            seen: vec![0; schedule.steps.len()],
+            searches: 0,
+        }
+    }
+
+    /// It is enough to compare a step with the last writer of its bytes and, if it writes, with
+    /// those who have read them since: order is transitive.
+    fn check(&mut self, step: u32, kind: &StepKind) -> Result<(), Fault> {
+        for slice in self.schedule.reads(kind) {
+            self.touch(*slice, |races, at, accesses| {
+                races.require_order(accesses.writer, step, *slice, at)?;
+                accesses.readers.push(step);
+                Ok(())
+            })?;
+        }
+        let Some(slice) = kind.writes() else { return Ok(()) };
+        self.touch(slice, |races, at, accesses| {
+            for reader in accesses.readers.drain(..).chain(accesses.writer) {
+                races.require_order(Some(reader), step, slice, at)?;
+            }
+            accesses.writer = Some(step);
+            Ok(())
+        })
+    }
+
+    fn touch(
+        &mut self,
+        slice: Slice,
+        mut change: impl FnMut(&mut Self, u64, &mut Accesses) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        // Out of place nobody writes the send buffer.
+        if slice.buffer == Buffer::Send && !self.schedule.in_place {
+            return Ok(());
+        }
+        for (range, accesses) in self.ranges(slice.buffer).pieces(slice.offset..slice.end()) {
+            let mut accesses = accesses.unwrap_or_default();
+            change(self, range.start, &mut accesses)?;
+            self.ranges(slice.buffer).set(range, accesses);
+        }
+        Ok(())
+    }
+
+    fn ranges(&mut self, buffer: Buffer) -> &mut Ranges<Accesses> {
+        match buffer {
+            Buffer::Send | Buffer::Recv => &mut self.recv,
+            Buffer::Scratch => &mut self.scratch,
+        }
+    }
+
+    fn require_order(
+        &mut self,
+        first: Option<u32>,
+        second: u32,
+        slice: Slice,
+        at: u64,
+    ) -> Result<(), Fault> {
+        let Some(first) = first.filter(|first| *first != second) else { return Ok(()) };
+        if self.comes_before(first, second) {
+            return Ok(());
+        }
+        let buffer = match slice.buffer {
+            Buffer::Scratch => Buffer::Scratch,
+            Buffer::Send | Buffer::Recv => Buffer::Recv,
+        };
+        Err(Fault::Race { rank: self.schedule.rank, first, second, buffer, at })
+    }
+
+    /// Whether a chain of dependencies leads from `second` back to `first`.
+    fn comes_before(&mut self, first: u32, second: u32) -> bool {
+        self.searches += 1;
+        let mut open = vec![second];
+        while let Some(step) = open.pop() {
+            let dependencies = self.schedule.dependencies(&self.schedule.steps[step as usize]);
+            if dependencies.contains(&first) {
+                return true;
+            }
+            for other in dependencies.iter().copied().filter(|other| *other > first) {
+                if self.seen[other as usize] != self.searches {
+                    self.seen[other as usize] = self.searches;
+                    open.push(other);
+                }
+            }
+        }
+        false
+    }
+}
+
+/// Whether the user's receive buffer is written only after all ranks agreed: after the last gate
+/// receive (whose completeness the run checks), or, without a gate, after a message from every other
+/// rank. A receive operation has but one peer, and the message brings its fingerprint.
+struct Agreement<'a> {
+    schedule: &'a Schedule,
+    last_gate_recv: Option<u32>,
+    after_gate: Vec<bool>,
+}
+
+impl<'a> Agreement<'a> {
+    fn new(schedule: &'a Schedule) -> Self {
+        let gate = |kind: &StepKind| matches!(kind, StepKind::GateRecv { .. });
+        let last_gate_recv = schedule.steps.iter().rposition(|step| gate(&step.kind));
+        Self {
+            schedule,
+            last_gate_recv: last_gate_recv.map(|step| step as u32),
+            after_gate: Vec::with_capacity(schedule.steps.len()),
+        }
+    }
+
+    fn check(&mut self, index: u32, kind: &StepKind) -> Result<(), Fault> {
+        use iccl_plugin_api::types::Collective;
+        let Schedule { rank, ranks, gated, collective, .. } = *self.schedule;
+        let step = &self.schedule.steps[index as usize];
+        let after_gate = Some(index) == self.last_gate_recv
+            || self
+                .schedule
+                .dependencies(step)
+                .iter()
+                .any(|other| self.after_gate[*other as usize]);
+        self.after_gate.push(after_gate);
+        if gated != self.last_gate_recv.is_some() {
+            let what = format!("gated is {gated}, which the steps belie");
+            return Err(malformed(self.schedule, index, what));
+        }
+        let writes_recv = kind.writes().is_some_and(|slice| slice.buffer == Buffer::Recv);
+        if !writes_recv || collective == Collective::Recv || after_gate {
+            return Ok(());
+        }
+        let heard = if gated { Vec::new() } else { self.heard(index) };
+        let unheard = (0..ranks).find(|other| *other != rank && !heard.contains(other));
+        match unheard {
+            None => Ok(()),
+            Some(unheard) => Err(Fault::BeforeAgreement { rank, step: index, unheard }),
+        }
+    }
+
+    /// The ranks from which a message must have arrived before the step starts.
+    fn heard(&self, step: u32) -> Vec<u32> {
+        let mut seen = vec![false; self.schedule.steps.len()];
+        let mut open = vec![step];
+        let mut heard = Vec::new();
+        while let Some(step) = open.pop() {
+            for other in self.schedule.dependencies(&self.schedule.steps[step as usize]) {
+                if std::mem::replace(&mut seen[*other as usize], true) {
+                    continue;
+                }
+                open.push(*other);
+                if let StepKind::Recv { peer, .. } = self.schedule.steps[*other as usize].kind {
+                    heard.push(peer);
+                }
+            }
+        }
+        heard
+    }
+}

@@ -1,0 +1,502 @@
+//! Runs all ranks, in a random order, under the rules of the room's introduction.
+
+use std::collections::HashMap;
+
+use super::super::types::{Finish, Schedule, Slice, StepKind};
+use super::check::check;
+use super::fault::Fault;
+use super::memory::{Memory, Piece};
+use super::shapes::{Shape, Shapes};
+
+/// How far a send can go without its receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Buffering {
+    /// A send completes only after its receive was posted.
+    Rendezvous,
+    /// Every send completes as soon as it likes.
+    Unbounded,
+}
+
+/// How to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How far a send can go without its receiver.
+    pub buffering: Buffering,
+    /// What goes first, and when bytes are read and written, follows from this number.
+    pub seed: u64,
+}
+
+/// What memory holds after all ranks are done.
+#[derive(Debug)]
+pub struct Outcome<'a> {
+    pub(super) schedules: &'a [Schedule],
+    pub(super) memories: Vec<Memory>,
+    pub(super) shapes: Shapes,
+}
+
+/// Checks every schedule ([`check`]) and runs them all together. `schedules` holds those of the
+/// ranks that take part, in any order, each rank at most once.
+///
+/// # Errors
+///
+/// The first [`Fault`] met. Whether the results are right is left to [`Outcome::verify`].
+pub fn interpret(schedules: &[Schedule], options: Options) -> Result<Outcome<'_>, Fault> {
+    for schedule in schedules {
+        check(schedule)?;
+    }
+    let mut run = Run::new(schedules, options);
+    run.start();
+    while let Some(action) = run.take_any() {
+        run.act(action)?;
+    }
+    run.require_end()?;
+    Ok(Outcome {
+        schedules,
+        memories: run.ranks.into_iter().map(|rank| rank.memory).collect(),
+        shapes: run.shapes,
+    })
+}
+
+/// Something that can happen next. Ranks are given as places in the list of schedules.
+#[derive(Clone, Copy, Debug)]
+enum Action {
+    /// A message step starts.
+    Post { place: usize, step: u32 },
+    /// A copy or a reduction happens.
+    Local { place: usize, step: u32 },
+    /// A message that both sides have posted is transferred.
+    Transfer { channel: usize, ordinal: usize },
+    /// A message step ends.
+    Complete { place: usize, step: u32 },
+}
+
+#[derive(Clone, Debug)]
+enum Payload {
+    Data(Vec<Piece>),
+    /// The ranks whose fingerprints the message carries, as a set of bits.
+    Gate(Vec<u64>),
+}
+
+struct Run<'a> {
+    ranks: Vec<Rank<'a>>,
+    channels: Vec<Channel>,
+    shapes: Shapes,
+    possible: Vec<Action>,
+    buffering: Buffering,
+    random: Random,
+}
+
+struct Rank<'a> {
+    schedule: &'a Schedule,
+    memory: Memory,
+    /// How many dependencies of each step are not complete.
+    blockers: Vec<u32>,
+    dependents: Vec<Vec<u32>>,
+    done: Vec<bool>,
+    /// The channel of each message step, and which message of it the step is.
+    seat: Vec<(usize, usize)>,
+    /// What receives have got but not yet written.
+    arrived: HashMap<u32, Payload>,
+    /// Whose fingerprints are known after each gate receive.
+    known: HashMap<u32, Vec<u64>>,
+}
+
+/// The messages of one ordered pair of ranks.
+#[derive(Default)]
+struct Channel {
+    from: u32,
+    to: u32,
+    sender: Option<usize>,
+    receiver: Option<usize>,
+    sends: Vec<u32>,
+    recvs: Vec<u32>,
+    posted_sends: usize,
+    posted_recvs: usize,
+    payloads: HashMap<usize, Payload>,
+}
+
+impl<'a> Run<'a> {
+    fn new(schedules: &'a [Schedule], options: Options) -> Self {
+        let mut shapes = Shapes::default();
+        let mut channels: Vec<Channel> = Vec::new();
+        let mut places = HashMap::new();
+        let mut ranks = Vec::new();
+        for (place, schedule) in schedules.iter().enumerate() {
+            let own = shapes.number(Shape::Own(schedule.rank));
+            let mut rank = Rank::new(schedule, Memory::new(schedule, own));
+            for (index, step) in schedule.steps.iter().enumerate() {
+                let Some(peer) = step.kind.peer() else { continue };
+                let sends = matches!(step.kind, StepKind::Send { .. } | StepKind::GateSend { .. });
+                let (from, to) = if sends { (schedule.rank, peer) } else { (peer, schedule.rank) };
+                let channel = *places.entry((from, to)).or_insert_with(|| {
+                    channels.push(Channel { from, to, ..Channel::default() });
+                    channels.len() - 1
+                });
+                let queue = if sends {
+                    channels[channel].sender = Some(place);
+                    &mut channels[channel].sends
+                } else {
+                    channels[channel].receiver = Some(place);
+                    &mut channels[channel].recvs
+                };
+                rank.seat[index] = (channel, queue.len());
+                queue.push(index as u32);
+            }
+            ranks.push(rank);
+        }
+        let random = Random(options.seed);
+        let buffering = options.buffering;
+        Self { ranks, channels, shapes, possible: Vec::new(), buffering, random }
+    }
+
+    fn start(&mut self) {
+        for place in 0..self.ranks.len() {
+            for step in 0..self.ranks[place].blockers.len() {
+                if self.ranks[place].blockers[step] == 0 {
+                    self.on_ready(place, step as u32);
+                }
+            }
+        }
+    }
+
+    fn take_any(&mut self) -> Option<Action> {
+        let count = self.possible.len() as u64;
+        (count > 0).then(|| self.possible.swap_remove((self.random.next() % count) as usize))
+    }
+
+    fn act(&mut self, action: Action) -> Result<(), Fault> {
+        match action {
+            Action::Post { place, step } => self.post(place, step),
+            Action::Local { place, step } => {
+                self.ranks[place].compute(step, &mut self.shapes)?;
+                self.complete(place, step);
+                Ok(())
+            }
+            Action::Transfer { channel, ordinal } => self.transfer(channel, ordinal),
+            Action::Complete { place, step } => {
+                let rank = &mut self.ranks[place];
+                if rank.sends(step) {
+                    self.capture(place, step)?;
+                } else {
+                    rank.store(step);
+                }
+                self.complete(place, step);
+                Ok(())
+            }
+        }
+    }
+
+    /// All dependencies of the step are complete. A message waits further until it is the next one
+    /// to be posted to its peer.
+    fn on_ready(&mut self, place: usize, step: u32) {
+        let rank = &self.ranks[place];
+        if rank.kind(step).peer().is_none() {
+            self.possible.push(Action::Local { place, step });
+            return;
+        }
+        let (channel, ordinal) = rank.seat[step as usize];
+        let channel = &self.channels[channel];
+        let next = if rank.sends(step) { channel.posted_sends } else { channel.posted_recvs };
+        if ordinal == next {
+            self.possible.push(Action::Post { place, step });
+        }
+    }
+
+    fn post(&mut self, place: usize, step: u32) -> Result<(), Fault> {
+        let rank = &mut self.ranks[place];
+        let (seat, ordinal) = rank.seat[step as usize];
+        let channel = &mut self.channels[seat];
+        let follower = if rank.sends(step) {
+            channel.posted_sends += 1;
+            channel.sends.get(ordinal + 1).copied()
+        } else {
+            channel.posted_recvs += 1;
+            if let StepKind::Recv { destination, .. } = *rank.kind(step)
+                && self.random.coin()
+            {
+                rank.memory.disturb(destination, step);
+            }
+            channel.recvs.get(ordinal + 1).copied()
+        };
+        if channel.posted_sends.min(channel.posted_recvs) > ordinal {
+            self.possible.push(Action::Transfer { channel: seat, ordinal });
+        }
+        if let Some(follower) = follower
+            && self.ranks[place].blockers[follower as usize] == 0
+        {
+            self.possible.push(Action::Post { place, step: follower });
+        }
+        if self.ranks[place].sends(step) {
+            if self.random.coin() {
+                self.capture(place, step)?;
+            }
+            if self.buffering == Buffering::Unbounded {
+                self.possible.push(Action::Complete { place, step });
+            }
+        }
+        Ok(())
+    }
+
+    /// A send reads its source, unless it has done so before.
+    fn capture(&mut self, place: usize, step: u32) -> Result<(), Fault> {
+        let (channel, ordinal) = self.ranks[place].seat[step as usize];
+        if !self.channels[channel].payloads.contains_key(&ordinal) {
+            let payload = self.ranks[place].payload(step)?;
+            self.channels[channel].payloads.insert(ordinal, payload);
+        }
+        Ok(())
+    }
+
+    fn transfer(&mut self, channel: usize, ordinal: usize) -> Result<(), Fault> {
+        let Channel { from, to, sender, receiver, ref sends, ref recvs, .. } =
+            self.channels[channel];
+        let (Some(sender), Some(receiver)) = (sender, receiver) else {
+            unreachable!("both sides have posted this message");
+        };
+        let (send, recv) = (sends[ordinal], recvs[ordinal]);
+        let fields = envelope(self.ranks[sender].kind(send));
+        let expected = envelope(self.ranks[receiver].kind(recv));
+        for ((field, sent), (_, expected)) in fields.into_iter().zip(expected) {
+            if sent != expected {
+                let ordinal = ordinal as u64;
+                return Err(Fault::Disagreement { from, to, ordinal, field, sent, expected });
+            }
+        }
+        self.capture(sender, send)?;
+        let payload = self.channels[channel].payloads[&ordinal].clone();
+        self.ranks[receiver].arrived.insert(recv, payload);
+        if self.random.coin() {
+            self.ranks[receiver].store(recv);
+        }
+        self.possible.push(Action::Complete { place: receiver, step: recv });
+        if self.buffering == Buffering::Rendezvous {
+            self.possible.push(Action::Complete { place: sender, step: send });
+        }
+        Ok(())
+    }
+
+    fn complete(&mut self, place: usize, step: u32) {
+        self.ranks[place].done[step as usize] = true;
+        for dependent in std::mem::take(&mut self.ranks[place].dependents[step as usize]) {
+            let blockers = &mut self.ranks[place].blockers[dependent as usize];
+            *blockers -= 1;
+            if *blockers == 0 {
+                self.on_ready(place, dependent);
+            }
+        }
+    }
+
+    /// Nothing is possible any more: all must be done, all messages received, all gates complete.
+    fn require_end(&self) -> Result<(), Fault> {
+        for channel in &self.channels {
+            let (sends, receives) = (channel.sends.len() as u64, channel.recvs.len() as u64);
+            if sends != receives {
+                let Channel { from, to, .. } = *channel;
+                return Err(Fault::Unmatched { from, to, sends, receives });
+            }
+        }
+        for rank in &self.ranks {
+            let stuck = |step: &usize| !rank.done[*step] && rank.blockers[*step] == 0;
+            if let Some(step) = (0..rank.done.len()).find(stuck) {
+                let step = step as u32;
+                let why = self.why_stuck(rank, step);
+                return Err(Fault::Deadlock { rank: rank.schedule.rank, step, why });
+            }
+        }
+        self.ranks.iter().try_for_each(Rank::require_whole_gate)
+    }
+
+    fn why_stuck(&self, rank: &Rank<'_>, step: u32) -> String {
+        let (channel, ordinal) = rank.seat[step as usize];
+        let channel = &self.channels[channel];
+        let Channel { from, to, posted_sends, posted_recvs, .. } = *channel;
+        let sends = rank.sends(step);
+        let posted = if sends { posted_sends } else { posted_recvs };
+        if posted <= ordinal {
+            let queue = if sends { &channel.sends } else { &channel.recvs };
+            return format!("step {}, a message with the same peer, comes first", queue[posted]);
+        }
+        let (other, step) =
+            if sends { (to, channel.recvs[ordinal]) } else { (from, channel.sends[ordinal]) };
+        format!("rank {other} never comes to its step {step}")
+    }
+}
+
+/// What both ends of a message must agree on.
+fn envelope(kind: &StepKind) -> Vec<(&'static str, u64)> {
+    match kind {
+        StepKind::Send { index, source: slice, offset, .. }
+        | StepKind::Recv { index, destination: slice, offset, .. } => vec![
+            ("gate", 0),
+            ("index", u64::from(*index)),
+            ("offset", *offset),
+            ("length", slice.bytes),
+        ],
+        StepKind::GateSend { round, .. } | StepKind::GateRecv { round, .. } => {
+            vec![("gate", 1), ("round", u64::from(*round))]
+        }
+        StepKind::Copy { .. } | StepKind::Reduce { .. } => Vec::new(),
+    }
+}
+
+impl<'a> Rank<'a> {
+    fn new(schedule: &'a Schedule, memory: Memory) -> Self {
+        let count = schedule.steps.len();
+        let mut dependents = vec![Vec::new(); count];
+        let mut blockers = Vec::with_capacity(count);
+        for (index, step) in schedule.steps.iter().enumerate() {
+            let dependencies = schedule.dependencies(step);
+            blockers.push(dependencies.len() as u32);
+            for other in dependencies {
+                dependents[*other as usize].push(index as u32);
+            }
+        }
+        Self {
+            schedule,
+            memory,
+            blockers,
+            dependents,
+            done: vec![false; count],
+            seat: vec![(0, 0); count],
+            arrived: HashMap::new(),
+            known: HashMap::new(),
+        }
+    }
+
+    fn kind(&self, step: u32) -> &'a StepKind {
+        &self.schedule.steps[step as usize].kind
+    }
+
+    fn sends(&self, step: u32) -> bool {
+        matches!(self.kind(step), StepKind::Send { .. } | StepKind::GateSend { .. })
+    }
+
+    fn read(&mut self, slice: Slice, step: u32) -> Result<Vec<Piece>, Fault> {
+        self.memory.read(slice, self.schedule.rank, step)
+    }
+
+    /// A copy or a reduction.
+    fn compute(&mut self, step: u32, shapes: &mut Shapes) -> Result<(), Fault> {
+        match self.kind(step) {
+            StepKind::Copy { source, destination } => {
+                let pieces = self.read(*source, step)?;
+                self.memory.write(*destination, &pieces);
+            }
+            StepKind::Reduce { sources, destination, finish } => {
+                let operands = self.schedule.sources(sources).iter();
+                let operands: Vec<Vec<Piece>> =
+                    operands.map(|source| self.read(*source, step)).collect::<Result<_, _>>()?;
+                let result = self.combine(step, operands, *finish, shapes)?;
+                self.memory.write(*destination, &result);
+            }
+            other => unreachable!("{other:?} is a message"),
+        }
+        Ok(())
+    }
+
+    /// Combines operands of equal length, run by run.
+    fn combine(
+        &self,
+        step: u32,
+        mut operands: Vec<Vec<Piece>>,
+        finish: Finish,
+        shapes: &mut Shapes,
+    ) -> Result<Vec<Piece>, Fault> {
+        for operand in &mut operands {
+            operand.reverse();
+        }
+        let mut result = Vec::new();
+        while let Some(first) = operands[0].last().copied() {
+            let lengths = operands.iter().filter_map(|operand| operand.last());
+            let bytes = lengths.map(|piece| piece.bytes).min().unwrap_or(0);
+            let mut parts = Vec::with_capacity(operands.len());
+            for operand in &mut operands {
+                let Some(piece) = operand.last_mut() else {
+                    unreachable!("the check found operands of equal length");
+                };
+                if piece.origin != first.origin {
+                    let rank = self.schedule.rank;
+                    let (first, second) = (first.origin, piece.origin);
+                    return Err(Fault::Misaligned { rank, step, first, second });
+                }
+                parts.push(piece.shape);
+                piece.origin += bytes;
+                piece.bytes -= bytes;
+                if piece.bytes == 0 {
+                    operand.pop();
+                }
+            }
+            let shape = shapes.number(Shape::Combined { operands: parts, finish });
+            result.push(Piece { bytes, shape, origin: first.origin });
+        }
+        Ok(result)
+    }
+
+    /// What a send sends.
+    fn payload(&mut self, step: u32) -> Result<Payload, Fault> {
+        match self.kind(step) {
+            StepKind::Send { source, .. } => Ok(Payload::Data(self.read(*source, step)?)),
+            _ => Ok(Payload::Gate(self.fingerprints_before(step))),
+        }
+    }
+
+    /// A receive puts away what has arrived for it, if it has not done so before.
+    fn store(&mut self, step: u32) {
+        match (self.arrived.remove(&step), self.kind(step)) {
+            (Some(Payload::Data(pieces)), StepKind::Recv { destination, .. }) => {
+                self.memory.write(*destination, &pieces);
+            }
+            (Some(Payload::Gate(mut known)), _) => {
+                add(&mut known, &self.fingerprints_before(step));
+                self.known.insert(step, known);
+            }
+            _ => {}
+        }
+    }
+
+    /// The fingerprints that a gate step certainly knows: those that its dependencies brought.
+    fn fingerprints_before(&self, step: u32) -> Vec<u64> {
+        let mut known = vec![0; self.schedule.ranks.div_ceil(64) as usize];
+        known[self.schedule.rank as usize / 64] |= 1 << (self.schedule.rank % 64);
+        for other in self.schedule.dependencies(&self.schedule.steps[step as usize]) {
+            if let Some(before) = self.known.get(other) {
+                add(&mut known, before);
+            }
+        }
+        known
+    }
+
+    fn require_whole_gate(&self) -> Result<(), Fault> {
+        let Some(last) = self.known.keys().max() else { return Ok(()) };
+        let knows = |other: u32| self.known[last][other as usize / 64] >> (other % 64) & 1 == 1;
+        match (0..self.schedule.ranks).find(|other| !knows(*other)) {
+            None => Ok(()),
+            Some(unheard) => {
+                Err(Fault::BeforeAgreement { rank: self.schedule.rank, step: *last, unheard })
+            }
+        }
+    }
+}
+
+fn add(set: &mut [u64], other: &[u64]) {
+    for (bits, more) in set.iter_mut().zip(other) {
+        *bits |= more;
+    }
+}
+
+/// `SplitMix64` (Steele, Lea, Flood 2014): small, and good enough to shuffle with.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn coin(&mut self) -> bool {
+        self.next() & 1 == 1
+    }
+}

@@ -1,0 +1,161 @@
+//! Every algorithm on 1 to 17 ranks, odd counts, in and out of place, all kinds of roots: compiled
+//! for all ranks, run by the interpreter in a random order, and proven.
+
+use iccl_plugin_api::types::{Collective, DataType, RedOp};
+use iccl_runtime::schedule::interpret::{Buffering, Options, interpret};
+use iccl_runtime::schedule::{Algorithm, Request, Schedule, compile};
+
+/// Types of every size, narrow floats included.
+const DTYPES: [DataType; 5] =
+    [DataType::U8, DataType::Bf16, DataType::F16, DataType::I32, DataType::F64];
+
+/// The schedules of all ranks.
+fn compile_all(request: Request) -> Vec<Schedule> {
+    (0..request.ranks)
+        .map(|rank| compile(&Request { rank, ..request }).expect("the request is legal"))
+        .collect()
+}
+
+/// Runs under both kinds of buffering and verifies.
+fn prove(schedules: &[Schedule], seed: u64) {
+    for buffering in [Buffering::Rendezvous, Buffering::Unbounded] {
+        let result = interpret(schedules, Options { buffering, seed })
+            .and_then(|mut outcome| outcome.verify());
+        if let Err(fault) = result {
+            let Schedule { algorithm, ranks, count, dtype, op, root, in_place, .. } = schedules[0];
+            panic!(
+                "{algorithm}, {ranks} ranks, {count} {dtype}, op {op}, root {root}, \
+                 in place {in_place}, {buffering:?}, seed {seed}: {fault}"
+            );
+        }
+    }
+}
+
+fn counts(ranks: u32) -> Vec<u64> {
+    let ranks = u64::from(ranks);
+    let mut counts = vec![0, 1, 2, 3, ranks - 1, ranks, ranks + 1, 31, 33, 1000];
+    counts.sort_unstable();
+    counts.dedup();
+    counts
+}
+
+/// Proves the algorithm for all numbers of ranks, counts, roots, in and out of place; the types, ops
+/// and lengths of messages take turns.
+fn matrix(collective: Collective, algorithm: Algorithm, ops: &[RedOp], least: u64) {
+    let (mut cells, mut turn) = (0, 0);
+    for ranks in 1..=17 {
+        let mut roots = vec![0, 1, ranks / 2, ranks - 1];
+        roots.retain(|root| *root < if collective.has_root() { ranks } else { 1 });
+        roots.sort_unstable();
+        roots.dedup();
+        for count in counts(ranks) {
+            for (root, op) in roots.iter().flat_map(|root| ops.iter().map(move |op| (*root, *op))) {
+                for in_place in [false, true] {
+                    turn += 1;
+                    // From one element a message to everything in one.
+                    let shortest = if count > 100 { 128 } else { 1 };
+                    let request = Request {
+                        collective,
+                        dtype: DTYPES[turn % DTYPES.len()],
+                        op,
+                        count,
+                        root,
+                        rank: 0,
+                        ranks,
+                        in_place,
+                        algorithm,
+                        chunk_bytes: [1, 16, 200, 1 << 20][turn / 5 % 4].max(shortest),
+                    };
+                    if algorithm.refusal(&request).is_none() {
+                        cells += 1;
+                        prove(&compile_all(request), cells);
+                    }
+                }
+            }
+        }
+    }
+    assert!(cells > least, "only {cells} cells were legal");
+}
+
+const OPS: [RedOp; 3] = [RedOp::Sum, RedOp::Avg, RedOp::Max];
+
+#[test]
+fn b020_direct_all_reduce() {
+    matrix(Collective::AllReduce, Algorithm::Direct, &OPS, 900);
+}
+
+#[test]
+fn b020_owner_all_reduce() {
+    matrix(Collective::AllReduce, Algorithm::Owner, &OPS, 900);
+}
+
+#[test]
+fn b020_recursive_doubling_all_reduce() {
+    matrix(Collective::AllReduce, Algorithm::RecursiveDoubling, &OPS, 500);
+}
+
+#[test]
+fn b020_ring_all_reduce() {
+    matrix(Collective::AllReduce, Algorithm::Ring, &OPS, 500);
+}
+
+#[test]
+fn flat_broadcast() {
+    matrix(Collective::Broadcast, Algorithm::Flat, &[RedOp::Sum], 900);
+}
+
+#[test]
+fn binomial_broadcast() {
+    matrix(Collective::Broadcast, Algorithm::Binomial, &[RedOp::Sum], 900);
+}
+
+#[test]
+fn scatter_all_gather_broadcast() {
+    matrix(Collective::Broadcast, Algorithm::ScatterAllGather, &[RedOp::Sum], 900);
+}
+
+#[test]
+fn barrier_hears_from_everyone() {
+    for ranks in 1..=70 {
+        let schedules = compile_all(Request {
+            collective: Collective::Barrier,
+            dtype: DataType::U8,
+            op: RedOp::Sum,
+            count: 0,
+            root: 0,
+            rank: 0,
+            ranks,
+            in_place: false,
+            algorithm: Algorithm::Dissemination,
+            chunk_bytes: 1024,
+        });
+        let rounds = ranks.next_power_of_two().ilog2() as usize;
+        assert!(schedules.iter().all(|schedule| schedule.steps.len() == 2 * rounds));
+        prove(&schedules, u64::from(ranks));
+    }
+}
+
+#[test]
+fn send_meets_recv() {
+    for count in [0, 1, 2, 31, 33, 1000] {
+        for dtype in DTYPES {
+            let send = Request {
+                collective: Collective::Send,
+                dtype,
+                op: RedOp::Sum,
+                count,
+                root: 4,
+                rank: 1,
+                ranks: 5,
+                in_place: false,
+                algorithm: Algorithm::PointToPoint,
+                chunk_bytes: 100,
+            };
+            let recv = Request { collective: Collective::Recv, root: 1, rank: 4, ..send };
+            let schedules = [send, recv].map(|request| compile(&request).expect("legal"));
+            // Even a message of no elements is heard of.
+            assert!(!schedules[0].steps.is_empty());
+            prove(&schedules, count);
+        }
+    }
+}
