@@ -163,6 +163,8 @@ fn b096_byte_order_mark_and_carriage_returns_do_not_shift_places() {
             "iccl.toml:5:1: unknown key \"spim\" in [engine]; did you mean \"spin\"?",
         ]
     );
+    let column = refusal("transport.enabled = [\"é\", 3]");
+    assert!(column.starts_with("iccl.toml:1:27: "), "columns are characters: {column}");
     assert!(refusal(b"[engine]\nspin = \"\xff\"").starts_with("iccl.toml:2:9: not UTF-8"));
     assert!(load("").is_ok());
     assert!(load("\u{feff}").is_ok());
@@ -192,8 +194,8 @@ fn all_sources_report_all_problems_at_once() {
 
 #[test]
 fn a_thousand_problems_are_summed_up() {
-    let text: String = (0..1000).map(|n| format!("key{n} = 1\n")).collect();
-    let found = load(text).unwrap_err();
+    let lines: Vec<String> = (0..1000).map(|n| format!("key{n} = 1")).collect();
+    let found = load(lines.join("\n")).unwrap_err();
     assert_eq!(found[0], "1000 problems in the configuration:");
     assert_eq!(found.last().unwrap(), "… and 975 more");
 }

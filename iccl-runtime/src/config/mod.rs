@@ -19,13 +19,13 @@ mod reference;
 mod report;
 mod rules;
 mod settings;
+mod sources;
 mod suggest;
 mod table;
 mod units;
 
 pub use algorithm::{AlgorithmChoice, AlgorithmRange};
 pub use codec::Secret;
-pub use load::{Environment, Sources};
 pub use plugin_tables::PluginTables;
 pub use provenance::Provenance;
 pub use reference::reference_markdown;
@@ -35,5 +35,6 @@ pub use settings::{
     Accumulate, Bootstrap, Config, Device, Engine, Log, LogFormat, Numerics, OnDegrade, Plan,
     Plugins, ProbeMode, SETTINGS, Transport,
 };
+pub use sources::{Environment, Sources};
 pub use suggest::nearest;
 pub use table::{Reach, Setting};
