@@ -1,12 +1,13 @@
 //! The stable plugin ABI of iccl, and the SDK to write plugins in Rust.
 
-// `abi_stable`'s derive makes both of these; they are harmless and appear in this crate only.
-#![allow(non_local_definitions, non_camel_case_types)]
+// `abi_stable`'s derive makes all of these; they are harmless and appear in this crate only.
+#![allow(non_local_definitions, non_camel_case_types, clippy::expl_impl_clone_on_copy)]
 
 #[doc(hidden)]
 pub mod adaptor;
 pub mod door;
 mod export;
+pub mod host;
 mod log;
 pub mod note;
 pub mod registry;

@@ -207,8 +207,8 @@ unsafe extern "C" fn stream_destroy<D: Device>(
     stream: u64,
     error: *mut ErrorInfo,
 ) -> i32 {
-    // SAFETY: the caller passes an open device.
     guard("device.stream_destroy", error, || {
+        // SAFETY: the caller passes an open device.
         done(unsafe { device::<D>(handle) }?.stream_destroy(stream))
     })
 }
@@ -218,8 +218,8 @@ unsafe extern "C" fn stream_query<D: Device>(
     stream: u64,
     error: *mut ErrorInfo,
 ) -> i32 {
-    // SAFETY: the caller passes an open device.
     guard("device.stream_query", error, || {
+        // SAFETY: the caller passes an open device.
         unsafe { device::<D>(handle) }?.stream_query(stream).map(Status::from)
     })
 }
@@ -296,8 +296,8 @@ unsafe extern "C" fn event_destroy<D: Device>(
     event: u64,
     error: *mut ErrorInfo,
 ) -> i32 {
-    // SAFETY: the caller passes an open device.
     guard("device.event_destroy", error, || {
+        // SAFETY: the caller passes an open device.
         done(unsafe { device::<D>(handle) }?.event_destroy(event))
     })
 }
@@ -308,15 +308,15 @@ unsafe extern "C" fn event_record<D: Device>(
     stream: u64,
     error: *mut ErrorInfo,
 ) -> i32 {
-    // SAFETY: the caller passes an open device.
     guard("device.event_record", error, || {
+        // SAFETY: the caller passes an open device.
         done(unsafe { device::<D>(handle) }?.event_record(event, stream))
     })
 }
 
 unsafe extern "C" fn event_query<D: Device>(handle: u64, event: u64, error: *mut ErrorInfo) -> i32 {
-    // SAFETY: the caller passes an open device.
     guard("device.event_query", error, || {
+        // SAFETY: the caller passes an open device.
         unsafe { device::<D>(handle) }?.event_query(event).map(Status::from)
     })
 }

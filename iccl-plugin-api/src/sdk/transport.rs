@@ -241,17 +241,28 @@ impl<'a> CompletionSink<'a> {
 }
 
 impl Completion {
+    /// Nothing yet; to make room with.
+    pub const EMPTY: Self = Self {
+        channel: 0,
+        token: 0,
+        kind: 0,
+        status: 0,
+        length: 0,
+        envelope: [0; ENVELOPE_BYTES],
+        vendor_code: 0,
+    };
+
+    /// How it ended. A number that this version does not know is a failure.
+    pub fn outcome(&self) -> Status {
+        match Status::from_code(self.status) {
+            Some(Status::Pending) | None => Status::Internal,
+            Some(status) => status,
+        }
+    }
+
     /// A message that ended well.
     pub fn done(channel: u64, token: u64, kind: u32, length: u64) -> Self {
-        Self {
-            channel,
-            token,
-            kind,
-            status: Status::Ok.code(),
-            length,
-            envelope: [0; ENVELOPE_BYTES],
-            vendor_code: 0,
-        }
+        Self { channel, token, kind, length, ..Self::EMPTY }
     }
 
     /// A message that failed.

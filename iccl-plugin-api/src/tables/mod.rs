@@ -109,9 +109,11 @@ impl Bytes {
 }
 
 impl ErrorInfo {
-    /// Nothing went wrong.
-    pub const EMPTY: Self =
-        Self { vendor_code: 0, message_length: 0, reserved: 0, message: [0; ERROR_MESSAGE_BYTES] };
+    /// Nothing went wrong yet.
+    #[allow(clippy::new_without_default, reason = "a place to write to, not a value")]
+    pub const fn new() -> Self {
+        Self { vendor_code: 0, message_length: 0, reserved: 0, message: [0; ERROR_MESSAGE_BYTES] }
+    }
 
     /// The text, with what is no UTF-8 replaced.
     pub fn message(&self) -> std::borrow::Cow<'_, str> {
@@ -121,10 +123,15 @@ impl ErrorInfo {
 
     /// Sets the text, cut at the last whole character that fits.
     pub fn set_message(&mut self, text: &str) {
-        let length = text.floor_char_boundary(ERROR_MESSAGE_BYTES);
+        let length = whole_characters(text, ERROR_MESSAGE_BYTES);
         self.message[..length].copy_from_slice(&text.as_bytes()[..length]);
         self.message_length = length as u32;
     }
+}
+
+/// The largest number of bytes, at most `most`, after which `text` can be cut.
+pub(crate) fn whole_characters(text: &str, most: usize) -> usize {
+    (0..=most.min(text.len())).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0)
 }
 
 /// Bits of the families that a plugin offers, as its ELF note says them.

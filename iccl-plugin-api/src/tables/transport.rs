@@ -21,6 +21,9 @@ use super::{Bytes, ErrorInfo};
 /// Bytes of an envelope.
 pub const ENVELOPE_BYTES: usize = 64;
 
+/// Most bytes of a domain's address.
+pub const LONGEST_ADDRESS: usize = 256;
+
 /// Most segments of a [`Message`].
 pub const MAX_SEGMENTS: u64 = 16;
 
@@ -51,8 +54,8 @@ pub struct TransportTable {
             error: *mut ErrorInfo,
         ) -> i32,
     >,
-    /// Writes the bytes by which peers reach this domain (at most `capacity`, which is 256), and
-    /// their number.
+    /// Writes the bytes by which peers reach this domain (at most `capacity`, which is
+    /// [`LONGEST_ADDRESS`]), and their number.
     pub address: Option<
         unsafe extern "C" fn(
             domain: u64,

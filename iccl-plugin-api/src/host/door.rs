@@ -1,0 +1,105 @@
+//! Opening the two doors of a loaded `.so`.
+
+use core::ffi::c_void;
+
+use abi_stable::StableAbi;
+use abi_stable::abi_stability::abi_checking::check_layout_compatibility;
+use abi_stable::library::{AbiHeaderRef, LibHeader, LibraryError};
+
+use super::{PluginView, TableError};
+use crate::door::RootRef;
+use crate::tables::{EntryFunction, whole_characters};
+
+/// Why a door did not open.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DoorError {
+    /// The Rust door was made by another `abi_stable`. The C door may still open.
+    #[error("the Rust door is not understood: {0}")]
+    NotUnderstood(String),
+    /// The plugin was built from sources whose tables differ. It must not be used, by either door.
+    #[error("the plugin's tables differ from the host's: {0}")]
+    Layout(String),
+    /// The door opened, and what lies behind it can't be used.
+    #[error(transparent)]
+    Table(#[from] TableError),
+}
+
+/// Opens the C door.
+///
+/// # Safety
+/// `symbol` is the address of [`ENTRY_SYMBOL`](crate::tables::ENTRY_SYMBOL) in a plugin that stays
+/// loaded for the life of the process.
+///
+/// # Errors
+/// [`DoorError::Table`].
+pub unsafe fn open_c_door(symbol: *const c_void) -> Result<PluginView, DoorError> {
+    if symbol.is_null() {
+        return Err(TableError::Null.into());
+    }
+    // SAFETY: the caller promises that this symbol is such a function.
+    let entry = unsafe { std::mem::transmute::<*const c_void, EntryFunction>(symbol) };
+    // SAFETY: the function takes nothing and gives a table; the plugin stays loaded.
+    Ok(unsafe { PluginView::new(entry()) }?)
+}
+
+/// Opens the Rust door, after comparing the layouts of all tables with this host's.
+///
+/// `abi_stable` allows the plugin to have more than the host; comparing with the sides exchanged
+/// allows the host to have more than the plugin. Either is right, since every reader takes what is
+/// not there as absent.
+///
+/// # Safety
+/// `symbol` is the address of [`ROOT_SYMBOL`](crate::tables::ROOT_SYMBOL) in a plugin that stays
+/// loaded for the life of the process.
+///
+/// # Errors
+/// [`DoorError::NotUnderstood`] if the C door should be tried; [`DoorError::Layout`] if the plugin
+/// has to be refused; [`DoorError::Table`].
+pub unsafe fn open_rust_door(symbol: *const c_void) -> Result<PluginView, DoorError> {
+    if symbol.is_null() || !symbol.cast::<LibHeader>().is_aligned() {
+        return Err(DoorError::NotUnderstood("the symbol is null or misaligned".to_owned()));
+    }
+    // SAFETY: `AbiHeaderRef` is a transparent, non-null reference to the header's beginning, which
+    // the caller promises to be there.
+    let header = unsafe { std::mem::transmute::<*const c_void, AbiHeaderRef>(symbol) };
+    let header = header.upgrade().map_err(|error| DoorError::NotUnderstood(one_line(&error)))?;
+    check_both_ways(header)?;
+    // SAFETY: the layouts were compared.
+    let root = unsafe { header.init_root_module_with_unchecked_layout::<RootRef>() }
+        .map_err(|error| DoorError::Layout(one_line(&error)))?;
+    // SAFETY: the plugin stays loaded, and its tables have the layout of ours.
+    Ok(unsafe { PluginView::new(root.table()()) }?)
+}
+
+/// Compares the layouts with the host as the older side, and if that fails as the newer one.
+fn check_both_ways(header: &'static LibHeader) -> Result<(), DoorError> {
+    let Err(newer_plugin) = header.ensure_layout::<RootRef>() else { return Ok(()) };
+    if let Some(layout) = header.layout()
+        && check_layout_compatibility(layout, <RootRef as StableAbi>::LAYOUT).is_ok()
+    {
+        return Ok(());
+    }
+    Err(DoorError::Layout(one_line(&newer_plugin)))
+}
+
+/// Most characters of a reason.
+const LONGEST_REASON: usize = 300;
+
+/// The reason in one of `abi_stable`'s errors, which can be pages long.
+fn one_line(error: &LibraryError) -> String {
+    let text = match error {
+        LibraryError::AbiInstability(_) => layout_reason(&error.to_string()),
+        _ => error.to_string(),
+    };
+    let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let end = whole_characters(&line, LONGEST_REASON);
+    if end < line.len() {
+        line.truncate(end);
+        line.push('…');
+    }
+    line
+}
+
+fn layout_reason(text: &str) -> String {
+    text.to_owned()
+}
