@@ -1,42 +1,32 @@
-//! Bounded little-endian reading and writing of what ranks exchange before they have a plan.
-//!
-//! Every list and every text is preceded by its length, every length has a limit, and nothing is
-//! allocated for a length that the input does not hold.
+//! What ranks exchange before they have a plan, over [`iccl_wire`]'s bounded fields: short texts
+//! with a one-byte length (a descriptor has 256 bytes to live in) and sections that a later version
+//! may append to.
 
+use iccl_wire::{FieldError, Reader, Writer};
 use thiserror::Error;
 
 /// Why bytes from another rank, or a value of this one, do not fit the format.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// The bytes end in the middle of a field.
-    #[error("{what}: cut short: {needed} bytes needed, {left} left")]
-    Truncated {
+    /// A field is cut short, longer than it may be, or has a value that stands for nothing.
+    #[error(transparent)]
+    Field(#[from] FieldError),
+    /// A text holds control characters: names end up in logs and tables of every rank, so none may
+    /// carry a line break or an escape.
+    #[error("{field} has control characters")]
+    ControlCharacters {
         /// The field.
-        what: &'static str,
-        /// Bytes that the field needs.
-        needed: usize,
-        /// Bytes that are left.
-        left: usize,
+        field: &'static str,
     },
-    /// A length is above the limit of its field.
-    #[error("{what}: {length} is above the limit of {limit}")]
-    TooLong {
+    /// A version is not one that semver knows.
+    #[error("{field} is not a version")]
+    NotVersion {
         /// The field.
-        what: &'static str,
-        /// The length found.
-        length: usize,
-        /// The largest length allowed.
-        limit: usize,
-    },
-    /// A text is not UTF-8, or holds control characters.
-    #[error("{what}: not plain UTF-8 text")]
-    BadText {
-        /// The field.
-        what: &'static str,
+        field: &'static str,
     },
     /// The format is one that this version of iccl does not read.
-    #[error("{what}: format {found}, this iccl reads format {expected}")]
+    #[error("{what} has format {found}, this iccl reads format {expected}")]
     Format {
         /// What was read.
         what: &'static str,
@@ -45,171 +35,144 @@ pub enum DecodeError {
         /// The format number that this version reads.
         expected: u8,
     },
-    /// A number stands for nothing that this version knows.
-    #[error("{what}: {value} is not a known value")]
-    BadValue {
-        /// The field.
-        what: &'static str,
-        /// The number found.
-        value: u64,
-    },
 }
 
-/// Reads fields from the front of a slice.
-#[derive(Clone, Copy)]
-pub(crate) struct Reader<'a> {
-    rest: &'a [u8],
-}
-
-impl<'a> Reader<'a> {
-    pub(crate) fn new(bytes: &'a [u8]) -> Self {
-        Self { rest: bytes }
-    }
-
-    /// What has not been read.
-    pub(crate) fn rest(self) -> &'a [u8] {
-        self.rest
-    }
-
-    pub(crate) fn bytes(
-        &mut self,
-        what: &'static str,
-        needed: usize,
-    ) -> Result<&'a [u8], DecodeError> {
-        let Some((taken, rest)) = self.rest.split_at_checked(needed) else {
-            return Err(DecodeError::Truncated { what, needed, left: self.rest.len() });
-        };
-        self.rest = rest;
-        Ok(taken)
-    }
-
-    fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], DecodeError> {
-        let mut array = [0; N];
-        array.copy_from_slice(self.bytes(what, N)?);
-        Ok(array)
-    }
-
-    pub(crate) fn u8(&mut self, what: &'static str) -> Result<u8, DecodeError> {
-        Ok(self.array::<1>(what)?[0])
-    }
-
-    pub(crate) fn u16(&mut self, what: &'static str) -> Result<u16, DecodeError> {
-        self.array(what).map(u16::from_le_bytes)
-    }
-
-    pub(crate) fn u32(&mut self, what: &'static str) -> Result<u32, DecodeError> {
-        self.array(what).map(u32::from_le_bytes)
-    }
-
-    pub(crate) fn u64(&mut self, what: &'static str) -> Result<u64, DecodeError> {
-        self.array(what).map(u64::from_le_bytes)
-    }
-
-    pub(crate) fn key(&mut self, what: &'static str) -> Result<[u8; 16], DecodeError> {
-        self.array(what)
-    }
-
-    /// Bytes after a one-byte length.
-    pub(crate) fn short_bytes(
-        &mut self,
-        what: &'static str,
-        limit: usize,
-    ) -> Result<&'a [u8], DecodeError> {
-        let length = usize::from(self.u8(what)?);
-        check_limit(what, length, limit)?;
-        self.bytes(what, length)
-    }
-
-    /// Text after a one-byte length.
-    pub(crate) fn text(&mut self, what: &'static str, limit: usize) -> Result<String, DecodeError> {
-        let bytes = self.short_bytes(what, limit)?;
-        let text = std::str::from_utf8(bytes).map_err(|_| DecodeError::BadText { what })?;
-        check_text(what, text)?;
-        Ok(text.to_owned())
-    }
-
-    /// A part that carries its own length in two bytes, so that a later version may append to it.
-    pub(crate) fn section(&mut self, what: &'static str) -> Result<Reader<'a>, DecodeError> {
-        let length = usize::from(self.u16(what)?);
-        self.bytes(what, length).map(Reader::new)
-    }
-}
-
-/// Appends fields to a buffer.
-#[derive(Default)]
-pub(crate) struct Writer {
-    bytes: Vec<u8>,
-}
-
-impl Writer {
-    pub(crate) fn finish(self) -> Vec<u8> {
-        self.bytes
-    }
-
-    pub(crate) fn raw(&mut self, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
-    }
-
-    pub(crate) fn u8(&mut self, value: u8) {
-        self.bytes.push(value);
-    }
-
-    pub(crate) fn u16(&mut self, value: u16) {
-        self.raw(&value.to_le_bytes());
-    }
-
-    pub(crate) fn u32(&mut self, value: u32) {
-        self.raw(&value.to_le_bytes());
-    }
-
-    pub(crate) fn u64(&mut self, value: u64) {
-        self.raw(&value.to_le_bytes());
-    }
-
-    pub(crate) fn short_bytes(
-        &mut self,
-        what: &'static str,
-        limit: usize,
-        bytes: &[u8],
-    ) -> Result<(), DecodeError> {
-        check_limit(what, bytes.len(), limit.min(usize::from(u8::MAX)))?;
-        self.u8(bytes.len() as u8);
-        self.raw(bytes);
-        Ok(())
-    }
-
-    pub(crate) fn text(
-        &mut self,
-        what: &'static str,
-        limit: usize,
-        text: &str,
-    ) -> Result<(), DecodeError> {
-        check_text(what, text)?;
-        self.short_bytes(what, limit, text.as_bytes())
-    }
-
-    pub(crate) fn section(
-        &mut self,
-        what: &'static str,
-        section: Writer,
-    ) -> Result<(), DecodeError> {
-        let bytes = section.finish();
-        check_limit(what, bytes.len(), usize::from(u16::MAX))?;
-        self.u16(bytes.len() as u16);
-        self.raw(&bytes);
-        Ok(())
-    }
-}
-
+/// Refuses a length or count above its limit.
 pub(crate) fn check_limit(
-    what: &'static str,
+    field: &'static str,
     length: usize,
     limit: usize,
 ) -> Result<(), DecodeError> {
-    if length > limit { Err(DecodeError::TooLong { what, length, limit }) } else { Ok(()) }
+    if length > limit {
+        let (count, limit) = (length as u64, limit as u64);
+        return Err(FieldError::TooLong { field, count, limit }.into());
+    }
+    Ok(())
 }
 
-/// Names end up in logs and tables of every rank, so none may carry a line break or an escape.
-fn check_text(what: &'static str, text: &str) -> Result<(), DecodeError> {
-    if text.chars().any(char::is_control) { Err(DecodeError::BadText { what }) } else { Ok(()) }
+fn check_text(field: &'static str, text: &str) -> Result<(), DecodeError> {
+    if text.chars().any(char::is_control) {
+        return Err(DecodeError::ControlCharacters { field });
+    }
+    Ok(())
+}
+
+/// A number that stands for nothing.
+pub(crate) fn unknown(field: &'static str, value: impl Into<u64>) -> DecodeError {
+    FieldError::Unknown { field, value: value.into() }.into()
+}
+
+/// Writes a number in seven bits a byte, low bits first: masks and counts are small.
+pub(crate) fn write_number(out: &mut Writer, mut value: u32) {
+    while value >= 0x80 {
+        out.u8(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.u8(value as u8);
+}
+
+/// Reads a number that [`write_number`] wrote. Each number has one encoding, so that what is read
+/// and written again is the same bytes.
+pub(crate) fn read_number(input: &mut Reader<'_>, field: &'static str) -> Result<u32, DecodeError> {
+    let mut value = 0_u64;
+    for shift in (0..35).step_by(7) {
+        let byte = input.u8(field)?;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            let padded = byte == 0 && shift > 0;
+            let number = u32::try_from(value).ok().filter(|_| !padded);
+            return number.ok_or_else(|| unknown(field, value));
+        }
+    }
+    Err(unknown(field, value))
+}
+
+/// Writes bytes after a one-byte length.
+pub(crate) fn write_bytes(
+    out: &mut Writer,
+    field: &'static str,
+    limit: usize,
+    bytes: &[u8],
+) -> Result<(), DecodeError> {
+    check_limit(field, bytes.len(), limit.min(usize::from(u8::MAX)))?;
+    out.u8(bytes.len() as u8).raw(bytes);
+    Ok(())
+}
+
+/// Reads bytes after a one-byte length.
+pub(crate) fn read_bytes<'a>(
+    input: &mut Reader<'a>,
+    field: &'static str,
+    limit: usize,
+) -> Result<&'a [u8], DecodeError> {
+    let length = usize::from(input.u8(field)?);
+    check_limit(field, length, limit)?;
+    Ok(input.raw(field, length)?)
+}
+
+/// Writes text after a one-byte length.
+pub(crate) fn write_text(
+    out: &mut Writer,
+    field: &'static str,
+    limit: usize,
+    text: &str,
+) -> Result<(), DecodeError> {
+    check_text(field, text)?;
+    write_bytes(out, field, limit, text.as_bytes())
+}
+
+/// Reads text after a one-byte length.
+pub(crate) fn read_text(
+    input: &mut Reader<'_>,
+    field: &'static str,
+    limit: usize,
+) -> Result<String, DecodeError> {
+    let bytes = read_bytes(input, field, limit)?;
+    let text = std::str::from_utf8(bytes).map_err(|_| FieldError::NotText { field })?;
+    check_text(field, text)?;
+    Ok(text.to_owned())
+}
+
+/// Writes a part with its own two-byte length.
+pub(crate) fn write_section(
+    out: &mut Writer,
+    field: &'static str,
+    section: Writer,
+) -> Result<(), DecodeError> {
+    let bytes = section.finish();
+    check_limit(field, bytes.len(), usize::from(u16::MAX))?;
+    out.u16(bytes.len() as u16).raw(&bytes);
+    Ok(())
+}
+
+/// Reads a part with its own two-byte length.
+pub(crate) fn read_section<'a>(
+    input: &mut Reader<'a>,
+    field: &'static str,
+) -> Result<Reader<'a>, DecodeError> {
+    let length = usize::from(input.u16(field)?);
+    Ok(Reader::new(input.raw(field, length)?))
+}
+
+/// All that has not been read: the fields of a later version.
+pub(crate) fn read_rest(mut input: Reader<'_>) -> Result<Vec<u8>, DecodeError> {
+    Ok(input.raw("later fields", input.remaining_bytes())?.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_has_one_encoding() {
+        for value in [0, 1, 127, 128, 16_383, 16_384, u32::MAX - 1, u32::MAX] {
+            let mut out = Writer::new();
+            write_number(&mut out, value);
+            let bytes = out.finish();
+            assert_eq!(read_number(&mut Reader::new(&bytes), "x"), Ok(value));
+        }
+        for bad in [&[0x80, 0x00][..], &[0xff; 5], &[0xff, 0xff, 0xff, 0xff, 0x7f], &[0x80]] {
+            assert!(read_number(&mut Reader::new(bad), "x").is_err(), "{bad:x?}");
+        }
+    }
 }

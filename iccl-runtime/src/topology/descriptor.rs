@@ -7,16 +7,20 @@
 //! hold the same bytes and the same hash.
 
 use iccl_plugin_api::MemoryKind;
+use iccl_wire::{Reader, Writer};
 use semver::Version;
 
-use super::codec::{DecodeError, Reader, Writer, check_limit};
+use super::codec::{
+    DecodeError, check_limit, read_number, read_rest, read_section, read_text, unknown,
+    write_number, write_section, write_text,
+};
 use super::host::HostKey;
 use super::pci::PciAddress;
 
 /// The longest name (of a host, a vendor, a plugin, a fabric), in bytes.
 pub const MAX_NAME_BYTES: usize = 64;
 /// The longest address that a transport may publish.
-pub const MAX_ADDRESS_BYTES: usize = 128;
+pub const MAX_ADDRESS_BYTES: usize = 256;
 /// The most transports that one rank may publish.
 pub const MAX_TRANSPORTS: usize = 16;
 /// The most fabrics that one transport may be attached to.
@@ -33,7 +37,7 @@ pub struct RankDescriptor {
     /// The rank in the job, from 0.
     pub rank: u32,
     /// The version of iccl's own wire formats; ranks with different ones cannot work together.
-    pub wire_version: u16,
+    pub wire_version: u32,
     /// The version of iccl.
     pub iccl_version: Version,
     /// The host that the rank runs on.
@@ -94,8 +98,8 @@ impl DeviceFacts {
 pub struct NativeLibrary {
     /// Name and version; ranks of one vendor with equal ids can be served together.
     pub id: String,
-    /// How far one group of the library reaches.
-    pub reach: Reach,
+    /// How far one group of the library reaches: a mask of [`reach`].
+    pub reach: u32,
     /// Fields of a later version.
     pub later_fields: Vec<u8>,
 }
@@ -111,10 +115,14 @@ pub struct TransportFacts {
     pub abi: (u16, u16),
     /// Whether this rank is willing and able to use it.
     pub state: TransportState,
-    /// How far it reaches.
-    pub reach: Reach,
+    /// How far it reaches: a mask of [`reach`].
+    pub reach: u32,
     /// The kinds of memory that it reads and writes by itself: a mask of [`MemoryKind::mask`].
     pub memory_kinds: u32,
+    /// What the plugin says a small message takes one way, in nanoseconds; 0: it does not say.
+    pub latency_ns: u32,
+    /// What the plugin says one channel carries, in bytes per microsecond; 0: it does not say.
+    pub bytes_per_us: u32,
     /// The fabrics that it is attached to (an RDMA subnet, an address family, a namespace). Two
     /// ranks reach each other over a fabric that both name; an empty list means any.
     pub fabrics: Vec<String>,
@@ -139,7 +147,7 @@ pub enum TransportState {
 }
 
 impl TransportState {
-    fn code(self) -> u8 {
+    pub(crate) fn code(self) -> u8 {
         match self {
             Self::Active => 0,
             Self::Disabled => 1,
@@ -158,38 +166,13 @@ impl TransportState {
     }
 }
 
-/// How far a transport or a native library reaches, and by what means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Reach {
-    /// Ranks of one host.
-    SameHost,
-    /// Any rank, by copying through host memory and the kernel (sockets).
-    Network,
-    /// Any rank on the same fabric, with a NIC that reads and writes registered memory (RDMA).
-    Fabric,
-    /// A reach of a later version of iccl. Serves no tier.
-    Other(u8),
-}
+/// How far a transport or a native library reaches, and by what means: bits of a mask. Bits of a
+/// later version are kept and serve nothing.
+pub mod reach {
+    pub use iccl_plugin_api::tables::reach::{OTHER_HOSTS, SAME_HOST};
 
-impl Reach {
-    fn code(self) -> u8 {
-        match self {
-            Self::SameHost => 0,
-            Self::Network => 1,
-            Self::Fabric => 2,
-            Self::Other(code) => code,
-        }
-    }
-
-    fn from_code(code: u8) -> Self {
-        match code {
-            0 => Self::SameHost,
-            1 => Self::Network,
-            2 => Self::Fabric,
-            other => Self::Other(other),
-        }
-    }
+    /// Over a NIC that reads and writes registered memory by itself (RDMA).
+    pub const FABRIC: u32 = 1 << 2;
 }
 
 impl RankDescriptor {
@@ -198,26 +181,26 @@ impl RankDescriptor {
     /// # Errors
     /// [`DecodeError::TooLong`] or [`DecodeError::BadText`] names the field that does not fit.
     pub fn encode(&self) -> Result<Vec<u8>, DecodeError> {
-        let mut out = Writer::default();
+        let mut out = Writer::new();
         out.u8(FORMAT);
-        out.u32(self.rank);
-        out.u16(self.wire_version);
+        write_number(&mut out, self.rank);
+        write_number(&mut out, self.wire_version);
         write_version(&mut out, "iccl version", &self.iccl_version)?;
         out.raw(&self.host.key.0);
-        out.text("host name", MAX_NAME_BYTES, &self.host.name)?;
+        write_text(&mut out, "host name", MAX_NAME_BYTES, &self.host.name)?;
         // No machine has 65,535 NUMA nodes, so that number stands for "not known".
         out.u16(self.host.numa_node.unwrap_or(u16::MAX));
-        out.u32(self.pid);
+        write_number(&mut out, self.pid);
         out.u64(self.agreed_digest);
-        out.section("device", self.device.encode()?)?;
+        write_section(&mut out, "device", self.device.encode()?)?;
         out.u8(u8::from(self.native_library.is_some()));
         if let Some(library) = &self.native_library {
-            out.section("native library", library.encode()?)?;
+            write_section(&mut out, "native library", library.encode()?)?;
         }
         check_limit("transports", self.transports.len(), MAX_TRANSPORTS)?;
         out.u8(self.transports.len() as u8);
         for transport in &self.transports {
-            out.section("transport", transport.encode()?)?;
+            write_section(&mut out, "transport", transport.encode()?)?;
         }
         out.raw(&self.later_fields);
         let bytes = out.finish();
@@ -240,28 +223,26 @@ impl RankDescriptor {
                 expected: FORMAT,
             });
         }
-        let rank = input.u32("rank")?;
-        let wire_version = input.u16("wire version")?;
+        let rank = read_number(&mut input, "rank")?;
+        let wire_version = read_number(&mut input, "wire version")?;
         let iccl_version = read_version(&mut input, "iccl version")?;
         let host = HostFacts {
-            key: HostKey(input.key("host key")?),
-            name: input.text("host name", MAX_NAME_BYTES)?,
+            key: HostKey(input.array("host key")?),
+            name: read_text(&mut input, "host name", MAX_NAME_BYTES)?,
             numa_node: Some(input.u16("NUMA node")?).filter(|node| *node != u16::MAX),
         };
-        let pid = input.u32("pid")?;
+        let pid = read_number(&mut input, "pid")?;
         let agreed_digest = input.u64("digest of agreed settings")?;
-        let device = DeviceFacts::decode(input.section("device")?)?;
+        let device = DeviceFacts::decode(read_section(&mut input, "device")?)?;
         let native_library = match input.u8("native library")? {
             0 => None,
-            1 => Some(NativeLibrary::decode(input.section("native library")?)?),
-            value => {
-                return Err(DecodeError::BadValue { what: "native library", value: value.into() });
-            }
+            1 => Some(NativeLibrary::decode(read_section(&mut input, "native library")?)?),
+            value => return Err(unknown("native library", value)),
         };
         let count = usize::from(input.u8("transports")?);
         check_limit("transports", count, MAX_TRANSPORTS)?;
         let transports = (0..count)
-            .map(|_| TransportFacts::decode(input.section("transport")?))
+            .map(|_| TransportFacts::decode(read_section(&mut input, "transport")?))
             .collect::<Result<_, _>>()?;
         Ok(Self {
             rank,
@@ -273,7 +254,7 @@ impl RankDescriptor {
             device,
             native_library,
             transports,
-            later_fields: input.rest().to_vec(),
+            later_fields: read_rest(input)?,
         })
     }
 
@@ -285,115 +266,122 @@ impl RankDescriptor {
 
 impl DeviceFacts {
     fn encode(&self) -> Result<Writer, DecodeError> {
-        let mut out = Writer::default();
-        out.text("vendor", MAX_NAME_BYTES, &self.vendor)?;
-        out.text("device plugin", MAX_NAME_BYTES, &self.plugin)?;
+        let mut out = Writer::new();
+        write_text(&mut out, "vendor", MAX_NAME_BYTES, &self.vendor)?;
+        write_text(&mut out, "device plugin", MAX_NAME_BYTES, &self.plugin)?;
         write_version(&mut out, "device plugin version", &self.plugin_version)?;
-        out.u32(self.index);
+        write_number(&mut out, self.index);
         out.u8(u8::from(self.pci.is_some()));
         if let Some(pci) = self.pci {
-            out.u32(pci.domain);
+            write_number(&mut out, pci.domain);
             out.raw(&[pci.bus, pci.device, pci.function]);
         }
-        out.u32(self.memory_kinds);
+        write_number(&mut out, self.memory_kinds);
         out.raw(&self.later_fields);
         Ok(out)
     }
 
     fn decode(mut input: Reader<'_>) -> Result<Self, DecodeError> {
         Ok(Self {
-            vendor: input.text("vendor", MAX_NAME_BYTES)?,
-            plugin: input.text("device plugin", MAX_NAME_BYTES)?,
+            vendor: read_text(&mut input, "vendor", MAX_NAME_BYTES)?,
+            plugin: read_text(&mut input, "device plugin", MAX_NAME_BYTES)?,
             plugin_version: read_version(&mut input, "device plugin version")?,
-            index: input.u32("device index")?,
+            index: read_number(&mut input, "device index")?,
             pci: match input.u8("PCI address")? {
                 0 => None,
                 1 => Some(PciAddress {
-                    domain: input.u32("PCI domain")?,
+                    domain: read_number(&mut input, "PCI domain")?,
                     bus: input.u8("PCI bus")?,
                     device: input.u8("PCI device")?,
                     function: input.u8("PCI function")?,
                 }),
-                value => {
-                    return Err(DecodeError::BadValue { what: "PCI address", value: value.into() });
-                }
+                value => return Err(unknown("PCI address", value)),
             },
-            memory_kinds: input.u32("device memory kinds")?,
-            later_fields: input.rest().to_vec(),
+            memory_kinds: read_number(&mut input, "device memory kinds")?,
+            later_fields: read_rest(input)?,
         })
     }
 }
 
 impl NativeLibrary {
     fn encode(&self) -> Result<Writer, DecodeError> {
-        let mut out = Writer::default();
-        out.text("native library id", MAX_NAME_BYTES, &self.id)?;
-        out.u8(self.reach.code());
+        let mut out = Writer::new();
+        write_text(&mut out, "native library id", MAX_NAME_BYTES, &self.id)?;
+        write_number(&mut out, self.reach);
         out.raw(&self.later_fields);
         Ok(out)
     }
 
     fn decode(mut input: Reader<'_>) -> Result<Self, DecodeError> {
         Ok(Self {
-            id: input.text("native library id", MAX_NAME_BYTES)?,
-            reach: Reach::from_code(input.u8("native library reach")?),
-            later_fields: input.rest().to_vec(),
+            id: read_text(&mut input, "native library id", MAX_NAME_BYTES)?,
+            reach: read_number(&mut input, "native library reach")?,
+            later_fields: read_rest(input)?,
         })
     }
 }
 
 impl TransportFacts {
     fn encode(&self) -> Result<Writer, DecodeError> {
-        let mut out = Writer::default();
-        out.text("transport name", MAX_NAME_BYTES, &self.name)?;
+        let mut out = Writer::new();
+        write_text(&mut out, "transport name", MAX_NAME_BYTES, &self.name)?;
         write_version(&mut out, "transport plugin version", &self.plugin_version)?;
         out.u16(self.abi.0);
         out.u16(self.abi.1);
         out.u8(self.state.code());
-        out.u8(self.reach.code());
-        out.u32(self.memory_kinds);
+        write_number(&mut out, self.reach);
+        for number in [self.memory_kinds, self.latency_ns, self.bytes_per_us] {
+            write_number(&mut out, number);
+        }
         check_limit("fabrics", self.fabrics.len(), MAX_FABRICS)?;
         out.u8(self.fabrics.len() as u8);
         for fabric in &self.fabrics {
-            out.text("fabric", MAX_NAME_BYTES, fabric)?;
+            write_text(&mut out, "fabric", MAX_NAME_BYTES, fabric)?;
         }
-        out.short_bytes("transport address", MAX_ADDRESS_BYTES, &self.address)?;
+        check_limit("transport address", self.address.len(), MAX_ADDRESS_BYTES)?;
+        out.u16(self.address.len() as u16).raw(&self.address);
         out.raw(&self.later_fields);
         Ok(out)
     }
 
     fn decode(mut input: Reader<'_>) -> Result<Self, DecodeError> {
         Ok(Self {
-            name: input.text("transport name", MAX_NAME_BYTES)?,
+            name: read_text(&mut input, "transport name", MAX_NAME_BYTES)?,
             plugin_version: read_version(&mut input, "transport plugin version")?,
             abi: (input.u16("ABI major")?, input.u16("ABI minor")?),
             state: TransportState::from_code(input.u8("transport state")?),
-            reach: Reach::from_code(input.u8("transport reach")?),
-            memory_kinds: input.u32("transport memory kinds")?,
+            reach: read_number(&mut input, "transport reach")?,
+            memory_kinds: read_number(&mut input, "transport memory kinds")?,
+            latency_ns: read_number(&mut input, "transport latency")?,
+            bytes_per_us: read_number(&mut input, "transport bandwidth")?,
             fabrics: {
                 let count = usize::from(input.u8("fabrics")?);
                 check_limit("fabrics", count, MAX_FABRICS)?;
                 (0..count)
-                    .map(|_| input.text("fabric", MAX_NAME_BYTES))
+                    .map(|_| read_text(&mut input, "fabric", MAX_NAME_BYTES))
                     .collect::<Result<_, _>>()?
             },
-            address: input.short_bytes("transport address", MAX_ADDRESS_BYTES)?.to_vec(),
-            later_fields: input.rest().to_vec(),
+            address: {
+                let length = usize::from(input.u16("transport address")?);
+                check_limit("transport address", length, MAX_ADDRESS_BYTES)?;
+                input.raw("transport address", length)?.to_vec()
+            },
+            later_fields: read_rest(input)?,
         })
     }
 }
 
 fn write_version(
     out: &mut Writer,
-    what: &'static str,
+    field: &'static str,
     version: &Version,
 ) -> Result<(), DecodeError> {
-    out.text(what, MAX_NAME_BYTES, &version.to_string())
+    write_text(out, field, MAX_NAME_BYTES, &version.to_string())
 }
 
-fn read_version(input: &mut Reader<'_>, what: &'static str) -> Result<Version, DecodeError> {
-    let text = input.text(what, MAX_NAME_BYTES)?;
-    Version::parse(&text).map_err(|_| DecodeError::BadText { what })
+fn read_version(input: &mut Reader<'_>, field: &'static str) -> Result<Version, DecodeError> {
+    let text = read_text(input, field, MAX_NAME_BYTES)?;
+    Version::parse(&text).map_err(|_| DecodeError::NotVersion { field })
 }
 
 #[cfg(test)]
@@ -411,6 +399,8 @@ mod tests {
             state: TransportState::Active,
             reach,
             memory_kinds: MemoryKind::Host.mask() | MemoryKind::PinnedHost.mask(),
+            latency_ns: 3_000,
+            bytes_per_us: 12_000,
             fabrics: Vec::new(),
             address: address.to_vec(),
             later_fields: Vec::new(),
@@ -437,13 +427,13 @@ mod tests {
             },
             native_library: Some(NativeLibrary {
                 id: "host-collectives 0.1.0".to_owned(),
-                reach: Reach::SameHost,
+                reach: reach::SAME_HOST,
                 later_fields: Vec::new(),
             }),
             transports: vec![
                 // Two IPv6 addresses with port and length; an abstract socket's name of 128 bits.
-                transport("tcp", Reach::Network, &[9; 38]),
-                transport("shm", Reach::SameHost, &[8; 32]),
+                transport("tcp", reach::SAME_HOST | reach::OTHER_HOSTS, &[9; 38]),
+                transport("shm", reach::SAME_HOST, &[8; 32]),
             ],
             later_fields: Vec::new(),
         }
@@ -473,7 +463,7 @@ mod tests {
         descriptor.later_fields = vec![1, 2, 3];
         descriptor.device.later_fields = vec![4];
         descriptor.transports[0].later_fields = vec![5, 6];
-        descriptor.transports[0].reach = Reach::Other(200);
+        descriptor.transports[0].reach = 1 << 30;
         descriptor.transports[1].state = TransportState::Other(77);
         let bytes = descriptor.encode().unwrap();
         let read = RankDescriptor::decode(&bytes).unwrap();
@@ -486,14 +476,17 @@ mod tests {
         let mut descriptor = usual();
         descriptor.transports[0].address = vec![0; MAX_ADDRESS_BYTES + 1];
         let error = descriptor.encode().unwrap_err();
-        assert_eq!(error.to_string(), "transport address: 129 is above the limit of 128");
+        assert_eq!(error.to_string(), "transport address says 257, at most 256 are allowed");
         let mut descriptor = usual();
         descriptor.host.name = "two\nlines".to_owned();
-        assert_eq!(descriptor.encode().unwrap_err(), DecodeError::BadText { what: "host name" });
+        assert_eq!(
+            descriptor.encode().unwrap_err(),
+            DecodeError::ControlCharacters { field: "host name" }
+        );
         let mut bytes = usual().encode().unwrap();
         bytes[0] = 2;
         let error = RankDescriptor::decode(&bytes).unwrap_err().to_string();
-        assert_eq!(error, "rank descriptor: format 2, this iccl reads format 1");
+        assert_eq!(error, "rank descriptor has format 2, this iccl reads format 1");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 
-use super::descriptor::{RankDescriptor, Reach};
+use super::descriptor::{RankDescriptor, reach};
 use super::host::HostKey;
 use super::ranks::RankSet;
 
@@ -93,7 +93,7 @@ impl Topology {
             });
             let island = descriptor.native_library.as_ref().map(|library| {
                 let vendor = descriptor.device.vendor.as_str();
-                let within = (library.reach == Reach::SameHost).then_some(host);
+                let within = (library.reach & reach::OTHER_HOSTS == 0).then_some(host);
                 let key = (vendor, library.id.as_str(), library.reach, within);
                 let index = *island_index.entry(key).or_insert_with(|| {
                     islands.push(Island {

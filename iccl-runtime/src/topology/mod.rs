@@ -16,9 +16,10 @@ mod ranks;
 pub use codec::DecodeError;
 pub use descriptor::{
     DeviceFacts, HostFacts, MAX_ADDRESS_BYTES, MAX_DESCRIPTOR_BYTES, MAX_FABRICS, MAX_NAME_BYTES,
-    MAX_TRANSPORTS, NativeLibrary, RankDescriptor, Reach, TransportFacts, TransportState,
+    MAX_TRANSPORTS, NativeLibrary, RankDescriptor, TransportFacts, TransportState, reach,
 };
 pub use host::{HostIdentity, HostKey, HostSource};
+pub(crate) use map::in_rank_order;
 pub use map::{Host, Island, Topology, TopologyError};
 pub use pci::{PciAddress, PciDistance, PciTree};
 pub use ranks::RankSet;

@@ -1,0 +1,439 @@
+//! One decision: candidates, filters with reasons, score, choice.
+
+use iccl_plugin_api::MemoryKind;
+use iccl_wire::Writer;
+use semver::Version;
+
+use super::PlanConfig;
+use super::class::{RankShape, TransportShape};
+use super::cost::{Cost, CostSource, lookup, table};
+use super::evidence::{LinkFact, RankFact};
+use super::reason::{Reason, Refusal};
+use super::rule::{Rule, RuleRef, Verb};
+use super::tier::{Access, Side, Tier};
+use crate::topology::{TransportState, reach};
+
+/// One way that a link can take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// The tier.
+    pub tier: Tier,
+    /// The transport; `None` for a rank's link with itself.
+    pub transport: Option<String>,
+    /// How the sending side's buffers meet the transport.
+    pub src: Access,
+    /// How the receiving side's buffers meet the transport.
+    pub dst: Access,
+    /// What it costs.
+    pub cost: Cost,
+}
+
+impl Way {
+    /// The same seen from the other end of the link.
+    #[must_use]
+    pub fn flipped(&self) -> Self {
+        Self { src: self.dst, dst: self.src, ..self.clone() }
+    }
+
+    fn write(&self, out: &mut Writer) {
+        out.u8(self.tier.code()).str(self.transport.as_deref().unwrap_or(""));
+        out.u8(u8::from(self.src == Access::Staged)).u8(u8::from(self.dst == Access::Staged));
+        out.u64(self.cost.alpha_ns).u64(self.cost.bytes_per_us);
+        out.u8(self.cost.alpha_source.code()).u8(self.cost.beta_source.code());
+    }
+}
+
+/// What was decided for a class of links, seen from its low end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Decision {
+    pub(super) chosen: Way,
+    /// Best first.
+    pub(super) runners_up: Vec<Way>,
+    pub(super) refused: Vec<Refusal>,
+    /// The `prefer` rule that decided, if one did.
+    pub(super) preferred_by: Option<RuleRef>,
+}
+
+impl Decision {
+    /// The same bytes for the same decision, for digests.
+    pub(super) fn write(&self, out: &mut Writer) {
+        self.chosen.write(out);
+        out.u32(self.runners_up.len() as u32);
+        self.runners_up.iter().for_each(|way| way.write(out));
+    }
+}
+
+/// Nothing is left for a class of links.
+#[derive(Clone, Debug)]
+pub(super) struct NoWay {
+    pub(super) refused: Vec<Refusal>,
+    /// The first `require` rule that matches the link.
+    pub(super) required_by: Option<RuleRef>,
+}
+
+/// The decision for a rank's link with itself.
+pub(super) fn decide_self(config: &PlanConfig) -> Decision {
+    let chosen = Way {
+        tier: Tier::SelfCopy,
+        transport: None,
+        src: Access::Direct,
+        dst: Access::Direct,
+        cost: figures(config, Tier::SelfCopy, "", Figures::of_table(Tier::SelfCopy)),
+    };
+    Decision { chosen, runners_up: Vec::new(), refused: Vec::new(), preferred_by: None }
+}
+
+/// The situation of one class of links.
+pub(super) struct Situation<'a> {
+    pub(super) src: &'a RankShape,
+    pub(super) dst: &'a RankShape,
+    pub(super) same_host: bool,
+    pub(super) facts: &'a [LinkFact],
+    pub(super) config: &'a PlanConfig,
+}
+
+impl Situation<'_> {
+    /// Goes through every candidate; what the filters leave is ordered by rule, score, tier, name.
+    pub(super) fn decide(&self) -> Result<Decision, NoWay> {
+        let mut ways: Vec<Way> = Vec::new();
+        let mut refused = Vec::new();
+        for tier in Tier::ALL.into_iter().filter(|tier| *tier != Tier::SelfCopy) {
+            if let Some(reason) = self.precondition(tier) {
+                refused.push(Refusal { tier, transport: None, reason });
+                continue;
+            }
+            let names = self.transports_for(tier);
+            if names.is_empty() {
+                let reason = Reason::PluginAbsent(Side::Both);
+                refused.push(Refusal { tier, transport: None, reason });
+            }
+            for name in names {
+                match self.candidate(tier, name) {
+                    Ok(way) => ways.push(way),
+                    Err(reason) => {
+                        refused.push(Refusal { tier, transport: Some(name.to_owned()), reason });
+                    }
+                }
+            }
+        }
+        ways.sort_by_cached_key(|way| {
+            let preferred = self.preference(way.tier).map_or(usize::MAX, |(index, _)| index);
+            (preferred, way.cost.score_ns(), way.tier, way.transport.clone())
+        });
+        let mut ways = ways.into_iter();
+        let Some(chosen) = ways.next() else {
+            let required_by =
+                self.rules().find(|rule| rule.verb == Verb::Require).map(Rule::reference);
+            return Err(NoWay { refused, required_by });
+        };
+        let preferred_by = self.preference(chosen.tier).map(|(_, rule)| rule.reference());
+        Ok(Decision { chosen, runners_up: ways.collect(), refused, preferred_by })
+    }
+
+    /// The rules that speak of this link, in either orientation.
+    fn rules(&self) -> impl Iterator<Item = &Rule> {
+        let sides = self.src.rules.iter().zip(&self.dst.rules);
+        self.config.rules.iter().zip(sides).filter_map(|(rule, (src, dst))| {
+            let forward = src & 1 != 0 && dst & 2 != 0;
+            let backward = src & 2 != 0 && dst & 1 != 0;
+            (forward || backward).then_some(rule)
+        })
+    }
+
+    /// The first `prefer` rule for a tier and its place among the rules that match.
+    fn preference(&self, tier: Tier) -> Option<(usize, &Rule)> {
+        let wanted = |rule: &Rule| rule.verb == Verb::Prefer && rule.tier == tier;
+        self.rules().enumerate().find(|(_, rule)| wanted(rule))
+    }
+
+    /// What rules a tier out whatever the transports can do.
+    fn precondition(&self, tier: Tier) -> Option<Reason> {
+        let lacking = Side::of(!self.src.has_device_memory, !self.dst.has_device_memory);
+        match tier {
+            Tier::Ipc | Tier::Shm if !self.same_host => Some(Reason::NotSameHost),
+            Tier::Ipc if lacking.is_some() => lacking.map(Reason::NoDeviceMemory),
+            Tier::Ipc if self.src.vendor != self.dst.vendor => Some(Reason::VendorsDiffer),
+            // With nothing to stage on either side, RDMA is `direct`.
+            Tier::Staged
+                if lacking == Some(Side::Both) && !self.transports_for(tier).is_empty() =>
+            {
+                Some(Reason::NoDeviceMemory(Side::Both))
+            }
+            _ => None,
+        }
+    }
+
+    /// The transports that either side has for a tier, by name.
+    fn transports_for(&self, tier: Tier) -> Vec<&str> {
+        let mut names: Vec<&str> = [self.src, self.dst]
+            .into_iter()
+            .flat_map(|shape| &shape.transports)
+            .filter(|(_, transport)| serves(tier, transport.reach))
+            .map(|(name, _)| name.as_str())
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// One candidate through all filters, the hardest facts first: a rule is the reason only where
+    /// nothing else is.
+    fn candidate(&self, tier: Tier, name: &str) -> Result<Way, Reason> {
+        let find = |shape: &'_ RankShape| -> Option<TransportShape> {
+            shape.transports.get(name).filter(|found| serves(tier, found.reach)).cloned()
+        };
+        let (src, dst) = match (find(self.src), find(self.dst)) {
+            (Some(src), Some(dst)) => (src, dst),
+            (src, dst) => {
+                let side = Side::of(src.is_none(), dst.is_none()).unwrap_or(Side::Both);
+                return Err(Reason::PluginAbsent(side));
+            }
+        };
+        let ends = Ends { src: (&src, self.src), dst: (&dst, self.dst), name };
+        ends.usable()?;
+        if !compatible(&src.version, &dst.version) {
+            let (src, dst) = (src.version.to_string(), dst.version.to_string());
+            return Err(Reason::VersionIncompatible { src, dst });
+        }
+        let needed = if self.same_host { reach::SAME_HOST } else { reach::OTHER_HOSTS };
+        let in_reach = src.reach & dst.reach & needed != 0;
+        if !in_reach || !share_fabric(&src.fabrics, &dst.fabrics) {
+            return Err(Reason::NoCommonFabric);
+        }
+        ends.memory(tier)?;
+        for fact in self.facts {
+            match fact {
+                LinkFact::ConnectFailed { transport, errno } if transport == name => {
+                    return Err(Reason::ConnectFailed { errno: *errno });
+                }
+                LinkFact::AttachFailed { transport, errno } if transport == name => {
+                    return Err(Reason::AttachFailed { errno: *errno });
+                }
+                _ => {}
+            }
+        }
+        let denied = |rule: &&Rule| match rule.verb {
+            Verb::Forbid => rule.tier == tier,
+            Verb::Require => rule.tier != tier,
+            Verb::Prefer => false,
+        };
+        if let Some(rule) = self.rules().find(denied) {
+            return Err(Reason::DeniedByRule(rule.reference()));
+        }
+        let (src_access, dst_access) = ends.access(tier);
+        Ok(Way {
+            tier,
+            transport: Some(name.to_owned()),
+            src: src_access,
+            dst: dst_access,
+            cost: figures(self.config, tier, name, ends.figures(self.config, tier)),
+        })
+    }
+}
+
+/// Which tiers a transport serves follows from how it reaches its peers.
+fn serves(tier: Tier, reaches: u32) -> bool {
+    let fabric = reaches & reach::FABRIC != 0;
+    let remote = reaches & reach::OTHER_HOSTS != 0;
+    match tier {
+        Tier::SelfCopy => false,
+        Tier::Ipc | Tier::Shm => reaches & reach::SAME_HOST != 0 && !remote && !fabric,
+        Tier::Direct | Tier::Staged => fabric,
+        Tier::Tcp => remote && !fabric,
+    }
+}
+
+/// Semver's rule for two versions of one protocol.
+fn compatible(a: &Version, b: &Version) -> bool {
+    a.major == b.major && (a.major > 0 || a.minor == b.minor)
+}
+
+/// Whether two sorted lists of fabrics meet; an empty one means any.
+fn share_fabric(a: &[String], b: &[String]) -> bool {
+    a.is_empty() || b.is_empty() || a.iter().any(|fabric| b.binary_search(fabric).is_ok())
+}
+
+/// The two ends of a candidate: each side's transport and rank.
+struct Ends<'a> {
+    src: (&'a TransportShape, &'a RankShape),
+    dst: (&'a TransportShape, &'a RankShape),
+    name: &'a str,
+}
+
+type End<'a> = (&'a TransportShape, &'a RankShape);
+
+impl Ends<'_> {
+    fn side(&self, holds: impl Fn(&End<'_>) -> bool) -> Option<Side> {
+        Side::of(holds(&self.src), holds(&self.dst))
+    }
+
+    /// Each side is willing and able to use the transport at all.
+    fn usable(&self) -> Result<(), Reason> {
+        let disabled = |(transport, _): &End<'_>| transport.state == TransportState::Disabled;
+        if let Some(side) = self.side(disabled) {
+            return Err(Reason::TransportDisabled(side));
+        }
+        let quarantined = |(transport, rank): &End<'_>| {
+            let named = |fact: &RankFact| matches!(fact, RankFact::Quarantined { transport } if transport == self.name);
+            transport.state != TransportState::Active || rank.facts.iter().any(named)
+        };
+        self.side(quarantined).map_or(Ok(()), |side| Err(Reason::Quarantined(side)))
+    }
+
+    /// The transport works on the memory that the tier hands it.
+    fn memory(&self, tier: Tier) -> Result<(), Reason> {
+        let host = MemoryKind::Host.mask() | MemoryKind::PinnedHost.mask();
+        let lacks = |(transport, _): &End<'_>, kinds: u32| transport.memory_kinds & kinds == 0;
+        let unsupported = |kinds: u32, kind: &'static str| {
+            let side = self.side(|end| lacks(end, kinds));
+            side.map_or(Ok(()), |side| Err(Reason::MemoryKindUnsupported { side, kind }))
+        };
+        match tier {
+            Tier::Ipc => unsupported(MemoryKind::Device.mask(), MemoryKind::Device.name()),
+            Tier::Direct => {
+                let no_gdr = |end: &End<'_>| {
+                    let device = end.1.has_device_memory;
+                    lacks(end, if device { MemoryKind::Device.mask() } else { host })
+                };
+                if let Some(side) = self.side(no_gdr) {
+                    return Err(Reason::NoGdr(side));
+                }
+                let failed = |end: &End<'_>| self.register_errno(end);
+                let errno = failed(&self.src).or(failed(&self.dst));
+                let side = self.side(|end| failed(end).is_some());
+                side.zip(errno)
+                    .map_or(Ok(()), |(side, errno)| Err(Reason::RegisterFailed { side, errno }))
+            }
+            Tier::SelfCopy | Tier::Shm | Tier::Staged | Tier::Tcp => {
+                unsupported(host, MemoryKind::Host.name())
+            }
+        }
+    }
+
+    fn register_errno(&self, (_, rank): &End<'_>) -> Option<i32> {
+        if !rank.has_device_memory {
+            return None;
+        }
+        rank.facts.iter().find_map(|fact| match fact {
+            RankFact::RegisterFailed { transport, errno } if transport == self.name => Some(*errno),
+            _ => None,
+        })
+    }
+
+    /// How each side's buffers meet the transport.
+    fn access(&self, tier: Tier) -> (Access, Access) {
+        let reaches_device = |end: &End<'_>| {
+            let (transport, rank) = end;
+            !rank.has_device_memory
+                || (transport.memory_kinds & MemoryKind::Device.mask() != 0
+                    && self.register_errno(end).is_none())
+        };
+        let access = |direct: bool| if direct { Access::Direct } else { Access::Staged };
+        let (src, dst) = (reaches_device(&self.src), reaches_device(&self.dst));
+        // `staged` beside a possible `direct` is the way to fall back to: it stages on every side
+        // that has device memory.
+        if tier == Tier::Staged && src && dst {
+            let host_only = |(_, rank): &End<'_>| !rank.has_device_memory;
+            return (access(host_only(&self.src)), access(host_only(&self.dst)));
+        }
+        (access(src), access(dst))
+    }
+
+    /// Probe and table: the slower of both sides decides.
+    fn figures(&self, config: &PlanConfig, tier: Tier) -> Figures {
+        let (src, dst) =
+            (self.end_figures(config, tier, &self.src), self.end_figures(config, tier, &self.dst));
+        src.slower(dst)
+    }
+
+    fn end_figures(&self, config: &PlanConfig, tier: Tier, (transport, rank): &End<'_>) -> Figures {
+        let measured = rank.facts.iter().find_map(|fact| match fact {
+            RankFact::Speed { tier: of, transport, alpha_ns, bytes_per_us }
+                if *of == tier && transport == self.name =>
+            {
+                let source = CostSource::Probe;
+                Some(Figures { alpha: (*alpha_ns, source), beta: (*bytes_per_us, source) })
+            }
+            _ => None,
+        });
+        // The same bits on every run need the same plan on every run.
+        if let Some(measured) = measured.filter(|_| !config.deterministic) {
+            return measured;
+        }
+        let mut figures = Figures::of_table(tier);
+        let (own_alpha, own_beta) =
+            (u64::from(transport.latency_ns), u64::from(transport.bytes_per_us));
+        match tier {
+            // A transport speaks of host memory; mapping device memory is another matter.
+            Tier::SelfCopy | Tier::Ipc => {}
+            Tier::Shm | Tier::Direct | Tier::Tcp => {
+                figures.claim(own_alpha, own_beta);
+            }
+            Tier::Staged => {
+                let (direct_alpha, _) = table(Tier::Direct);
+                let staging_ns = figures.alpha.0.saturating_sub(direct_alpha);
+                let alpha = if own_alpha == 0 { 0 } else { own_alpha + staging_ns };
+                figures.claim(alpha, own_beta.min(figures.beta.0));
+            }
+        }
+        figures
+    }
+}
+
+/// α and β with where each comes from.
+#[derive(Clone, Copy)]
+struct Figures {
+    alpha: (u64, CostSource),
+    beta: (u64, CostSource),
+}
+
+impl Figures {
+    fn of_table(tier: Tier) -> Self {
+        let (alpha, beta) = table(tier);
+        Self { alpha: (alpha, CostSource::Table), beta: (beta, CostSource::Table) }
+    }
+
+    /// Takes what a plugin says of itself; 0 says nothing.
+    fn claim(&mut self, alpha_ns: u64, bytes_per_us: u64) {
+        if alpha_ns != 0 {
+            self.alpha.0 = alpha_ns;
+        }
+        if bytes_per_us != 0 {
+            self.beta.0 = bytes_per_us;
+        }
+    }
+
+    fn slower(self, other: Self) -> Self {
+        let trusted = |a: (u64, CostSource), b: (u64, CostSource)| if a.1 <= b.1 { a } else { b };
+        let (a, b) = (self.alpha, other.alpha);
+        let alpha = match a.0.cmp(&b.0) {
+            std::cmp::Ordering::Greater => a,
+            std::cmp::Ordering::Less => b,
+            std::cmp::Ordering::Equal => trusted(a, b),
+        };
+        let (a, b) = (self.beta, other.beta);
+        let beta = match a.0.cmp(&b.0) {
+            std::cmp::Ordering::Less => a,
+            std::cmp::Ordering::Greater => b,
+            std::cmp::Ordering::Equal => trusted(a, b),
+        };
+        Self { alpha, beta }
+    }
+}
+
+/// What settings and calibration say, over what was found otherwise.
+fn figures(config: &PlanConfig, tier: Tier, transport: &str, found: Figures) -> Cost {
+    let mut sources = vec![(&config.costs, CostSource::Configuration)];
+    if !config.deterministic {
+        sources.push((&config.calibration, CostSource::Calibration));
+    }
+    let pick = |figure: fn(&super::CostEntry) -> Option<u64>, found: (u64, CostSource)| {
+        let given = sources.iter().find_map(|(entries, source)| {
+            lookup(entries, tier, transport, figure).map(|value| (value, *source))
+        });
+        given.unwrap_or(found)
+    };
+    let (alpha_ns, alpha_source) = pick(|entry| entry.alpha_ns, found.alpha);
+    let (bytes_per_us, beta_source) = pick(|entry| entry.bytes_per_us, found.beta);
+    Cost { alpha_ns, bytes_per_us: bytes_per_us.max(1), alpha_source, beta_source }
+}

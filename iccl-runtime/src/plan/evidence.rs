@@ -1,0 +1,264 @@
+//! What was tried before planning, and what failed since: facts that ranks exchange like
+//! descriptors.
+
+use std::collections::BTreeSet;
+
+use iccl_wire::{Reader, Writer};
+
+use super::cost::quantised;
+use super::tier::Tier;
+use crate::topology::codec::{read_text, unknown, write_text};
+use crate::topology::{DecodeError, MAX_NAME_BYTES};
+
+/// What was found out about one rank's use of a transport.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RankFact {
+    /// Registering device memory with this transport's NIC failed.
+    RegisterFailed {
+        /// The transport.
+        transport: String,
+        /// The system's error number, 0 if it gave none.
+        errno: i32,
+    },
+    /// The rank's use of this transport has ended for good.
+    Quarantined {
+        /// The transport.
+        transport: String,
+    },
+    /// A probe measured the rank's side of a tier. Make it with [`RankFact::speed`].
+    Speed {
+        /// The tier.
+        tier: Tier,
+        /// The transport.
+        transport: String,
+        /// α in nanoseconds, quantised.
+        alpha_ns: u64,
+        /// β in bytes per microsecond, quantised, at least 1.
+        bytes_per_us: u64,
+    },
+}
+
+impl RankFact {
+    /// What a probe measured, quantised.
+    pub fn speed(tier: Tier, transport: &str, alpha_ns: u64, bytes_per_us: u64) -> Self {
+        Self::Speed {
+            tier,
+            transport: transport.to_owned(),
+            alpha_ns: quantised(alpha_ns),
+            bytes_per_us: quantised(bytes_per_us).max(1),
+        }
+    }
+}
+
+/// What was found out about the use of a transport between two ranks.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LinkFact {
+    /// A connection was tried and failed.
+    ConnectFailed {
+        /// The transport.
+        transport: String,
+        /// The system's error number, 0 if it gave none.
+        errno: i32,
+    },
+    /// Attaching the other's memory was tried and failed.
+    AttachFailed {
+        /// The transport.
+        transport: String,
+        /// The system's error number, 0 if it gave none.
+        errno: i32,
+    },
+}
+
+/// All evidence of one epoch. A set: neither order nor repetition counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Evidence {
+    /// The epoch of the plan that it leads to; grows by one each time that ranks agree to plan
+    /// again.
+    pub epoch: u32,
+    pub(super) ranks: BTreeSet<(u32, RankFact)>,
+    pub(super) links: BTreeSet<(u32, u32, LinkFact)>,
+}
+
+const FORMAT: u8 = 1;
+
+impl Evidence {
+    /// Adds a fact about a rank.
+    pub fn add_rank(&mut self, rank: u32, fact: RankFact) {
+        self.ranks.insert((rank, fact));
+    }
+
+    /// Adds a fact about the link between two ranks; which of them found it does not matter.
+    pub fn add_link(&mut self, a: u32, b: u32, fact: LinkFact) {
+        self.links.insert((a.min(b), a.max(b), fact));
+    }
+
+    /// Adds all that another rank knows, and takes the later epoch.
+    pub fn merge(&mut self, other: &Self) {
+        self.epoch = self.epoch.max(other.epoch);
+        self.ranks.extend(other.ranks.iter().cloned());
+        self.links.extend(other.links.iter().cloned());
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.ranks.is_empty() && self.links.is_empty()
+    }
+
+    /// The evidence as bytes, the same for equal sets.
+    ///
+    /// # Errors
+    /// A transport's name does not fit.
+    pub fn encode(&self) -> Result<Vec<u8>, DecodeError> {
+        let mut out = Writer::new();
+        out.u8(FORMAT).u32(self.epoch).u32(self.ranks.len() as u32);
+        for (rank, fact) in &self.ranks {
+            out.u32(*rank);
+            fact.encode(&mut out)?;
+        }
+        out.u32(self.links.len() as u32);
+        for (low, high, fact) in &self.links {
+            out.u32(*low).u32(*high);
+            fact.encode(&mut out)?;
+        }
+        Ok(out.finish())
+    }
+
+    /// Reads evidence.
+    ///
+    /// # Errors
+    /// Names the field that is cut short, too long, or not what it should be.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut input = Reader::new(bytes);
+        let format = input.u8("evidence format")?;
+        if format != FORMAT {
+            return Err(DecodeError::Format { what: "evidence", found: format, expected: FORMAT });
+        }
+        let mut evidence = Self { epoch: input.u32("epoch")?, ..Self::default() };
+        for _ in 0..input.count("facts about ranks", 6)? {
+            let rank = input.u32("rank")?;
+            evidence.add_rank(rank, RankFact::decode(&mut input)?);
+        }
+        for _ in 0..input.count("facts about links", 14)? {
+            let (a, b) = (input.u32("rank")?, input.u32("rank")?);
+            evidence.add_link(a, b, LinkFact::decode(&mut input)?);
+        }
+        input.finish()?;
+        Ok(evidence)
+    }
+}
+
+fn write_name(out: &mut Writer, transport: &str) -> Result<(), DecodeError> {
+    write_text(out, "transport name", MAX_NAME_BYTES, transport)
+}
+
+fn read_name(input: &mut Reader<'_>) -> Result<String, DecodeError> {
+    read_text(input, "transport name", MAX_NAME_BYTES)
+}
+
+fn read_errno(input: &mut Reader<'_>) -> Result<i32, DecodeError> {
+    Ok(input.u32("errno")?.cast_signed())
+}
+
+impl RankFact {
+    pub(super) fn encode(&self, out: &mut Writer) -> Result<(), DecodeError> {
+        match self {
+            Self::RegisterFailed { transport, errno } => {
+                out.u8(0);
+                write_name(out, transport)?;
+                out.u32(errno.cast_unsigned());
+            }
+            Self::Quarantined { transport } => {
+                out.u8(1);
+                write_name(out, transport)?;
+            }
+            Self::Speed { tier, transport, alpha_ns, bytes_per_us } => {
+                out.u8(2).u8(tier.code());
+                write_name(out, transport)?;
+                out.u64(*alpha_ns).u64(*bytes_per_us);
+            }
+        }
+        Ok(())
+    }
+
+    fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        match input.u8("fact about a rank")? {
+            0 => {
+                Ok(Self::RegisterFailed { transport: read_name(input)?, errno: read_errno(input)? })
+            }
+            1 => Ok(Self::Quarantined { transport: read_name(input)? }),
+            2 => {
+                let code = input.u8("tier")?;
+                let tier = Tier::from_code(code).ok_or_else(|| unknown("tier", code))?;
+                let transport = read_name(input)?;
+                let (alpha_ns, bytes_per_us) = (input.u64("latency")?, input.u64("bandwidth")?);
+                Ok(Self::speed(tier, &transport, alpha_ns, bytes_per_us))
+            }
+            other => Err(unknown("fact about a rank", other)),
+        }
+    }
+}
+
+impl LinkFact {
+    pub(super) fn encode(&self, out: &mut Writer) -> Result<(), DecodeError> {
+        let (code, transport, errno) = match self {
+            Self::ConnectFailed { transport, errno } => (0, transport, errno),
+            Self::AttachFailed { transport, errno } => (1, transport, errno),
+        };
+        out.u8(code);
+        write_name(out, transport)?;
+        out.u32(errno.cast_unsigned());
+        Ok(())
+    }
+
+    fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let code = input.u8("fact about a link")?;
+        let (transport, errno) = (read_name(input)?, read_errno(input)?);
+        match code {
+            0 => Ok(Self::ConnectFailed { transport, errno }),
+            1 => Ok(Self::AttachFailed { transport, errno }),
+            other => Err(unknown("fact about a link", other)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn some() -> Evidence {
+        let tcp = || "tcp".to_owned();
+        let mut evidence = Evidence { epoch: 2, ..Evidence::default() };
+        evidence.add_link(2, 0, LinkFact::AttachFailed { transport: "shm".to_owned(), errno: 13 });
+        evidence.add_link(0, 1, LinkFact::ConnectFailed { transport: tcp(), errno: -1 });
+        evidence.add_rank(3, RankFact::RegisterFailed { transport: "rdma".to_owned(), errno: 14 });
+        evidence.add_rank(3, RankFact::Quarantined { transport: tcp() });
+        evidence.add_rank(1, RankFact::speed(Tier::Tcp, "tcp", 25_500, 3_001));
+        evidence
+    }
+
+    #[test]
+    fn evidence_is_a_set_that_survives_the_passage() {
+        let evidence = some();
+        assert_eq!(Evidence::decode(&evidence.encode().unwrap()).unwrap(), evidence);
+        let mut again = Evidence::default();
+        again.merge(&some());
+        again.merge(&some());
+        assert_eq!(again.encode().unwrap(), evidence.encode().unwrap());
+    }
+
+    #[test]
+    fn evidence_cut_or_lengthened_is_refused() {
+        let bytes = some().encode().unwrap();
+        for length in 0..bytes.len() {
+            assert!(Evidence::decode(&bytes[..length]).is_err(), "cut at {length}");
+        }
+        assert!(Evidence::decode(&[bytes.as_slice(), &[0]].concat()).is_err());
+    }
+
+    #[test]
+    fn nothing_is_reserved_for_a_count_that_the_bytes_do_not_hold() {
+        let mut out = Writer::new();
+        out.u8(FORMAT).u32(0).u32(u32::MAX);
+        assert!(Evidence::decode(&out.finish()).is_err());
+    }
+}
