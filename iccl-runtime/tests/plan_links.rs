@@ -2,10 +2,12 @@
 
 mod plan_support;
 
+use CostSource::{Calibration, Configuration, Probe, Table};
 use iccl_plugin_api::MemoryKind;
+use iccl_runtime::config::{Config, RuleAction, Sources};
 use iccl_runtime::plan::{
-    Access, CostEntry, CostSource, Evidence, LinkFact, PlanConfig, PlanError, RankFact, RankInputs,
-    Tier, Verb, agreed_digest, diff, plan,
+    Access, CostEntry, CostSource, Evidence, InputDigests, LinkFact, PlanConfig, PlanError,
+    RankFact, Tier, agreed_digest, diff, plan,
 };
 use iccl_runtime::topology::{NativeLibrary, TransportState, reach};
 use iccl_runtime::{Error, ErrorKind};
@@ -77,7 +79,9 @@ fn b043_shm_absent_on_one_rank_moves_its_links_to_tcp_and_no_others() {
 #[test]
 fn shm_absent_everywhere_leaves_tcp_with_the_reason() {
     let mut ranks = job("aa");
-    ranks.iter_mut().for_each(|rank| without(rank, "shm"));
+    for rank in &mut ranks {
+        without(rank, "shm");
+    }
     let plan = planned(&ranks);
     assert_eq!(tier(&plan, 0, 1), Tier::Tcp);
     assert_eq!(
@@ -94,7 +98,9 @@ fn shm_absent_everywhere_leaves_tcp_with_the_reason() {
 #[test]
 fn no_transport_at_all_is_an_error_that_names_link_reasons_and_plugins() {
     let mut ranks = job("aaab");
-    ranks.iter_mut().for_each(|rank| rank.transports.clear());
+    for rank in &mut ranks {
+        rank.transports.clear();
+    }
     let error: Error = refused(&ranks, &PlanConfig::default()).into();
     assert_eq!(error.kind(), ErrorKind::PlanUnsatisfiable);
     assert_eq!(
@@ -181,7 +187,9 @@ fn b057_names_cut_at_a_dot_and_one_name_for_all_do_not_make_one_host() {
     let plan = planned(&[rank(0, "n.a"), rank(1, "n.b")]);
     assert_eq!(tier(&plan, 0, 1), Tier::Tcp);
     let mut ranks = job("ab");
-    ranks.iter_mut().for_each(|rank| "localhost".clone_into(&mut rank.host.name));
+    for rank in &mut ranks {
+        "localhost".clone_into(&mut rank.host.name);
+    }
     assert_eq!(tier(&planned(&ranks), 0, 1), Tier::Tcp);
 }
 
@@ -201,7 +209,7 @@ fn a_connection_that_failed_everywhere_leaves_nothing() {
 #[test]
 fn rules_forbid_require_and_prefer() {
     let ranks = job("aaab");
-    let config = with_rules([rule(Verb::Forbid, Tier::Shm, "rank:0", "*")]);
+    let config = with_rules([rule(RuleAction::Forbid, Tier::Shm, "rank:0", "*")]);
     let plan1 = plan(&ranks, &config, &Evidence::default()).unwrap();
     assert_eq!(tier(&plan1, 0, 1), Tier::Tcp);
     assert_eq!(tier(&plan1, 1, 0), Tier::Tcp);
@@ -209,14 +217,14 @@ fn rules_forbid_require_and_prefer() {
     let reason = "shm: denied-by-rule(forbid shm between rank:0 and * at iccl.toml:3)".to_owned();
     assert!(why_not(&plan1, 2, 0).contains(&reason), "{:?}", why_not(&plan1, 2, 0));
 
-    let config = with_rules([rule(Verb::Prefer, Tier::Tcp, "host:a", "host:a")]);
+    let config = with_rules([rule(RuleAction::Prefer, Tier::Tcp, "host:a", "host:a")]);
     let plan2 = plan(&ranks, &config, &Evidence::default()).unwrap();
     let link = plan2.link(0, 1).unwrap();
     assert_eq!(link.chosen.tier, Tier::Tcp);
     assert_eq!(link.runners_up[0].tier, Tier::Shm);
     assert!(why_not(&plan2, 0, 1)[1].starts_with("shm: outranked-by-rule(prefer tcp"));
 
-    let config = with_rules([rule(Verb::Require, Tier::Shm, "rank:0-2", "rank:0-2")]);
+    let config = with_rules([rule(RuleAction::Require, Tier::Shm, "rank:0-2", "rank:0-2")]);
     let plan3 = plan(&ranks, &config, &Evidence::default()).unwrap();
     assert!(plan3.link(0, 1).unwrap().runners_up.is_empty());
     assert_eq!(plan3.link(0, 3).unwrap().chosen.tier, Tier::Tcp);
@@ -225,9 +233,9 @@ fn rules_forbid_require_and_prefer() {
 #[test]
 fn a_prefer_rule_that_cannot_be_met_gives_way_and_the_first_of_two_wins() {
     let config = with_rules([
-        rule(Verb::Prefer, Tier::Ipc, "*", "*"),
-        rule(Verb::Prefer, Tier::Tcp, "rank:0", "rank:1"),
-        rule(Verb::Prefer, Tier::Shm, "*", "*"),
+        rule(RuleAction::Prefer, Tier::Ipc, "*", "*"),
+        rule(RuleAction::Prefer, Tier::Tcp, "rank:0", "rank:1"),
+        rule(RuleAction::Prefer, Tier::Shm, "*", "*"),
     ]);
     let plan = plan(&job("aaa"), &config, &Evidence::default()).unwrap();
     assert_eq!(tier(&plan, 0, 1), Tier::Tcp);
@@ -236,7 +244,7 @@ fn a_prefer_rule_that_cannot_be_met_gives_way_and_the_first_of_two_wins() {
 
 #[test]
 fn b043_a_rule_that_cannot_be_met_names_the_rule_and_the_link() {
-    let config = with_rules([rule(Verb::Require, Tier::Shm, "*", "*")]);
+    let config = with_rules([rule(RuleAction::Require, Tier::Shm, "*", "*")]);
     let error: Error = refused(&job("ab"), &config).into();
     assert_eq!(error.kind(), ErrorKind::PlanUnsatisfiable);
     let message = error.message();
@@ -251,14 +259,14 @@ fn b043_a_rule_that_cannot_be_met_names_the_rule_and_the_link() {
     assert!(message.contains("tcp: denied-by-rule(require shm"), "{message}");
 
     let config = with_rules([
-        rule(Verb::Require, Tier::Shm, "*", "*"),
-        rule(Verb::Forbid, Tier::Shm, "rank:1", "vendor:host"),
+        rule(RuleAction::Require, Tier::Shm, "*", "*"),
+        rule(RuleAction::Forbid, Tier::Shm, "rank:1", "vendor:host"),
     ]);
     let error = refused(&job("aa"), &config).to_string();
     assert!(error.contains("require shm between * and *"), "{error}");
     assert!(error.contains("shm: denied-by-rule(forbid shm between rank:1"), "{error}");
 
-    let config = with_rules([rule(Verb::Forbid, Tier::SelfCopy, "*", "*")]);
+    let config = with_rules([rule(RuleAction::Forbid, Tier::SelfCopy, "*", "*")]);
     let error: Error = refused(&job("aa"), &config).into();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
 }
@@ -266,7 +274,8 @@ fn b043_a_rule_that_cannot_be_met_names_the_rule_and_the_link() {
 #[test]
 fn rules_by_vendor_match_in_either_orientation() {
     let ranks = [card(0, "a", "nvidia"), card(1, "a", "ascend"), card(2, "a", "nvidia")];
-    let config = with_rules([rule(Verb::Forbid, Tier::Shm, "vendor:nvidia", "vendor:ascend")]);
+    let config =
+        with_rules([rule(RuleAction::Forbid, Tier::Shm, "vendor:nvidia", "vendor:ascend")]);
     let plan = plan(&ranks, &config, &Evidence::default()).unwrap();
     assert_eq!(tier(&plan, 0, 1), Tier::Tcp);
     assert_eq!(tier(&plan, 1, 2), Tier::Tcp);
@@ -276,7 +285,7 @@ fn rules_by_vendor_match_in_either_orientation() {
 
 #[test]
 fn a_rule_that_matches_nothing_is_a_warning() {
-    let config = with_rules([rule(Verb::Forbid, Tier::Shm, "vendor:nvidai", "*")]);
+    let config = with_rules([rule(RuleAction::Forbid, Tier::Shm, "vendor:nvidai", "*")]);
     let plan = plan(&job("aa"), &config, &Evidence::default()).unwrap();
     assert_eq!(
         plan.warnings(),
@@ -327,11 +336,11 @@ fn gdr_is_judged_per_side() {
 #[test]
 fn b043_rdma_on_one_side_only_takes_tcp() {
     let mut ranks = [card(0, "a", "nvidia"), card(1, "b", "nvidia")];
-    ranks[0].transports.push(rdma(&MemoryKind::ALL.to_vec()));
+    ranks[0].transports.push(rdma(MemoryKind::ALL));
     let plan1 = planned(&ranks);
     assert_eq!(tier(&plan1, 0, 1), Tier::Tcp);
     assert!(why_not(&plan1, 0, 1).contains(&"direct over rdma: plugin-absent(dst)".to_owned()));
-    let config = with_rules([rule(Verb::Require, Tier::Direct, "*", "*")]);
+    let config = with_rules([rule(RuleAction::Require, Tier::Direct, "*", "*")]);
     let error = refused(&ranks, &config).to_string();
     assert!(error.contains("direct over rdma: plugin-absent(dst)"), "{error}");
     assert!(error.contains("libiccl_transport-rdma.so on rank 1"), "{error}");
@@ -367,7 +376,6 @@ fn figures_come_from_configuration_calibration_probe_and_table_in_this_order() {
         let cost = plan(ranks, config, evidence).unwrap().link(1, 0).unwrap().chosen.cost;
         ((cost.alpha_ns, cost.alpha_source), (cost.bytes_per_us, cost.beta_source))
     };
-    use CostSource::{Calibration, Configuration, Probe, Table};
     assert_eq!(cost(&ranks, &config, &evidence), ((25_000, Table), (2_500, Table)));
     // What the plugins say of themselves; the slower side decides.
     (ranks[0].transports[0].latency_ns, ranks[0].transports[0].bytes_per_us) = (10_000, 9_000);
@@ -484,40 +492,81 @@ fn ranks_missing_or_twice_are_named() {
 }
 
 #[test]
-fn b042_settings_that_differ_are_named_with_key_values_and_ranks() {
+fn b042_settings_that_differ_end_the_plan_on_the_rank_that_differs() {
     let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-    let ring = vec![pair("collectives.algorithm", "ring"), pair("engine.chunk", "64K")];
-    let direct = vec![pair("collectives.algorithm", "direct"), pair("engine.chunk", "1M")];
+    let ring = [pair("engine.algorithm", "ring"), pair("engine.chunk", "64K")];
+    let direct = [pair("engine.algorithm", "direct"), pair("engine.chunk", "1M")];
     let mut ranks = job("aaa");
-    let inputs = |rank: u32, settings: &Vec<(String, String)>, ranks: &[_]| {
-        let config = PlanConfig { agreed: settings.clone(), ..PlanConfig::default() };
-        let digests =
-            iccl_runtime::plan::InputDigests::of(ranks, &config, &Evidence::default()).unwrap();
-        let inputs = RankInputs { rank, digests, settings: settings.clone() };
-        RankInputs::decode(&inputs.encode().unwrap()).unwrap()
-    };
-    let all = [inputs(0, &ring, &ranks), inputs(1, &direct, &ranks), inputs(2, &ring, &ranks)];
-    let divergence = diff(&all).unwrap();
-    assert_eq!(
-        divergence.to_string(),
-        "ranks disagree on the setting `collectives.algorithm`: `ring` on ranks 0, 2; \
-         `direct` on rank 1"
-    );
-    let error: Error = PlanError::from(divergence).into();
-    assert_eq!((error.kind(), error.rank()), (ErrorKind::PlanDiverged, Some(1)));
-
-    // The digests in the descriptors alone are enough to refuse the plan.
     for (rank, settings) in ranks.iter_mut().zip([&ring, &direct, &ring]) {
         rank.agreed_digest = agreed_digest(settings);
     }
     let error: Error = refused(&ranks, &PlanConfig::default()).into();
     assert_eq!((error.kind(), error.rank()), (ErrorKind::PlanDiverged, Some(1)));
+    let turned = [ring[1].clone(), ring[0].clone()];
+    assert_eq!(agreed_digest(&ring), agreed_digest(&turned));
+}
 
-    // Other inputs are named by section.
-    let mut changed = ranks.clone();
-    changed[2].pid += 1;
-    let all = [inputs(0, &ring, &ranks), inputs(1, &ring, &changed)];
-    let text = diff(&all).unwrap().to_string();
-    assert!(text.starts_with("ranks disagree on descriptors: "), "{text}");
-    assert_eq!(diff(&[inputs(0, &ring, &ranks), inputs(1, &ring, &ranks)]), None);
+#[test]
+fn b042_the_first_input_that_differs_is_named_with_its_ranks() {
+    let digests = |ranks: &[_], config: &PlanConfig, evidence: &Evidence| {
+        let digests = InputDigests::of(ranks, config, evidence).unwrap();
+        InputDigests::from_bytes(&digests.to_bytes()).unwrap()
+    };
+    let (ranks, config, evidence) = (job("aaa"), PlanConfig::default(), Evidence::default());
+    let same = digests(&ranks, &config, &evidence);
+    assert_eq!(diff(&[(0, same.clone()), (1, same.clone())]), None);
+
+    let mut other_ranks = ranks.clone();
+    other_ranks[2].pid += 1;
+    let mut other_evidence = evidence.clone();
+    other_evidence.add_rank(0, RankFact::Quarantined { transport: "shm".to_owned() });
+    let rules = with_rules([rule(RuleAction::Forbid, Tier::Shm, "*", "*")]);
+    let deterministic = PlanConfig { deterministic: true, ..config.clone() };
+    let agreed = vec![("engine.algorithm".to_owned(), "ring".to_owned())];
+    let settings = PlanConfig { agreed, ..config.clone() };
+    let cases = [
+        ("agreed settings", digests(&other_ranks, &settings, &evidence)),
+        ("rules", digests(&ranks, &rules, &other_evidence)),
+        ("costs", digests(&ranks, &deterministic, &evidence)),
+        ("descriptors", digests(&other_ranks, &config, &other_evidence)),
+        ("evidence", digests(&ranks, &config, &other_evidence)),
+    ];
+    for (section, different) in cases {
+        let divergence = diff(&[(0, same.clone()), (1, different), (2, same.clone())]).unwrap();
+        assert_eq!(divergence.input, section);
+        assert_eq!(divergence.odd_one_out(), Some(1));
+        let text = divergence.to_string();
+        assert!(text.contains("on ranks 0, 2; ") && text.ends_with(" on rank 1"), "{text}");
+        let error: Error = PlanError::from(divergence).into();
+        assert_eq!((error.kind(), error.rank()), (ErrorKind::PlanDiverged, Some(1)));
+    }
+    assert_eq!(InputDigests::from_bytes(&[0; 31]), None);
+}
+
+#[test]
+fn the_settings_of_a_file_reach_the_plan() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("iccl.toml");
+    let text = r#"
+        [plan]
+        latency = { tcp = "7us" }
+        bandwidth = { tcp = "3GB/s" }
+        [[plan.rule]]
+        forbid = "shm"
+        between = ["rank:0", "*"]
+        [engine]
+        deterministic = true
+    "#;
+    std::fs::write(&file, text).unwrap();
+    let settings = Config::load(&Sources::default().with_file(&file)).unwrap();
+    let config = PlanConfig::from_settings(&settings);
+    assert!(config.deterministic);
+    assert_eq!(config.agreed, settings.agreed());
+    let plan = plan(&job("aaa"), &config, &Evidence::default()).unwrap();
+    let link = plan.link(0, 1).unwrap();
+    assert_eq!((link.chosen.cost.alpha_ns, link.chosen.cost.bytes_per_us), (7_000, 3_000));
+    assert_eq!(tier(&plan, 1, 2), Tier::Shm);
+    let reason = why_not(&plan, 0, 1)[1].clone();
+    assert!(reason.starts_with("shm: denied-by-rule(forbid shm between rank:0 and * at "));
+    assert!(reason.contains("iccl.toml:5:"), "{reason}");
 }

@@ -59,7 +59,8 @@ pub enum Selector {
 impl Selector {
     const ACCEPTED: &str = "\"*\", \"vendor:NAME\", \"host:NAME\", \"rank:3\" or \"rank:0-3\"";
 
-    fn parse(text: &str) -> Option<Self> {
+    /// The selector that a text stands for, or `None`.
+    pub fn parse(text: &str) -> Option<Self> {
         if text == "*" {
             return Some(Self::Any);
         }

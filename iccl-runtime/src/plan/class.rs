@@ -21,7 +21,7 @@ pub(super) struct RankShape {
     /// By name.
     pub(super) transports: BTreeMap<String, TransportShape>,
     pub(super) facts: Vec<RankFact>,
-    /// For each rule, whether its selectors match: bit 0 for `a`, bit 1 for `b`.
+    /// [`Rule::ends`] of each rule.
     pub(super) rules: Vec<u8>,
 }
 
@@ -60,18 +60,13 @@ impl RankShape {
                 fabrics,
             });
         }
-        let sides = |rule: &Rule| {
-            let matches = |selector: &super::Selector| {
-                u8::from(selector.matches(descriptor.rank, vendor, host_name))
-            };
-            matches(&rule.a) | matches(&rule.b) << 1
-        };
+        let ends = |rule: &Rule| rule.ends(descriptor.rank, vendor, host_name);
         Self {
             vendor: vendor.clone(),
             has_device_memory: descriptor.device.has_device_memory(),
             transports,
             facts: facts.to_vec(),
-            rules: rules.iter().map(sides).collect(),
+            rules: rules.iter().map(ends).collect(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! What a way costs: T(m) = α + m/β, in integers, so that every rank computes the same.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::tier::Tier;
 
@@ -72,16 +72,33 @@ impl Cost {
 }
 
 /// Figures for one tier (over one transport, or all) that a user or a calibration gives.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CostEntry {
     /// The tier.
     pub tier: Tier,
     /// The transport; `None` for any. An entry that names the transport wins.
+    #[serde(default)]
     pub transport: Option<String>,
     /// α in nanoseconds, if the entry gives it.
+    #[serde(default)]
     pub alpha_ns: Option<u64>,
     /// β in bytes per microsecond, if the entry gives it; at least 1.
+    #[serde(default)]
     pub bytes_per_us: Option<u64>,
+}
+
+/// The entries of a calibration file: a JSON list of objects with `tier` and, each optional,
+/// `transport`, `alpha_ns` and `bytes_per_us`.
+///
+/// # Errors
+/// Says at which line and column the text is not such a list.
+pub fn read_calibration(text: &str) -> Result<Vec<CostEntry>, String> {
+    let entries: Vec<CostEntry> = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    match entries.iter().find(|entry| entry.bytes_per_us == Some(0)) {
+        Some(entry) => Err(format!("the entry for {} has 0 bytes per microsecond", entry.tier)),
+        None => Ok(entries),
+    }
 }
 
 /// iccl's own figures, for what nobody gave any: of the order that current machines show.
@@ -155,6 +172,18 @@ mod tests {
         }
         assert_eq!(quantised(u64::MAX), 7 << 61);
         assert_eq!(quantised(quantised(12_345)), quantised(12_345));
+    }
+
+    #[test]
+    fn a_calibration_file_is_a_list_of_entries() {
+        let text = r#"[{ "tier": "tcp", "transport": "ucx", "alpha_ns": 7 }, { "tier": "self" }]"#;
+        let entries = read_calibration(text).unwrap();
+        assert_eq!((entries[0].tier, entries[0].alpha_ns), (Tier::Tcp, Some(7)));
+        assert_eq!((entries[1].tier, &entries[1].transport), (Tier::SelfCopy, &None));
+        let error = read_calibration(r#"[{ "tier": "tpc" }]"#).unwrap_err();
+        assert!(error.contains("tpc") && error.contains("line 1"), "{error}");
+        assert!(read_calibration(r#"[{ "tier": "tcp", "alpha": 7 }]"#).is_err());
+        assert!(read_calibration(r#"[{ "tier": "tcp", "bytes_per_us": 0 }]"#).is_err());
     }
 
     #[test]

@@ -9,8 +9,9 @@ use super::class::{RankShape, TransportShape};
 use super::cost::{Cost, CostSource, lookup, table};
 use super::evidence::{LinkFact, RankFact};
 use super::reason::{Reason, Refusal};
-use super::rule::{Rule, RuleRef, Verb};
+use super::rule::{Rule, RuleRef, speaks_of};
 use super::tier::{Access, Side, Tier};
+use crate::config::RuleAction;
 use crate::topology::{TransportState, reach};
 
 /// One way that a link can take.
@@ -123,7 +124,7 @@ impl Situation<'_> {
         let mut ways = ways.into_iter();
         let Some(chosen) = ways.next() else {
             let required_by =
-                self.rules().find(|rule| rule.verb == Verb::Require).map(Rule::reference);
+                self.rules().find(|rule| rule.action == RuleAction::Require).map(Rule::reference);
             return Err(NoWay { refused, required_by });
         };
         let preferred_by = self.preference(chosen.tier).map(|(_, rule)| rule.reference());
@@ -132,17 +133,14 @@ impl Situation<'_> {
 
     /// The rules that speak of this link, in either orientation.
     fn rules(&self) -> impl Iterator<Item = &Rule> {
-        let sides = self.src.rules.iter().zip(&self.dst.rules);
-        self.config.rules.iter().zip(sides).filter_map(|(rule, (src, dst))| {
-            let forward = src & 1 != 0 && dst & 2 != 0;
-            let backward = src & 2 != 0 && dst & 1 != 0;
-            (forward || backward).then_some(rule)
-        })
+        let ends = self.src.rules.iter().zip(&self.dst.rules);
+        let matching = self.config.rules.iter().zip(ends);
+        matching.filter(|(_, (src, dst))| speaks_of(**src, **dst)).map(|(rule, _)| rule)
     }
 
     /// The first `prefer` rule for a tier and its place among the rules that match.
     fn preference(&self, tier: Tier) -> Option<(usize, &Rule)> {
-        let wanted = |rule: &Rule| rule.verb == Verb::Prefer && rule.tier == tier;
+        let wanted = |rule: &Rule| rule.action == RuleAction::Prefer && rule.tier == tier;
         self.rules().enumerate().find(|(_, rule)| wanted(rule))
     }
 
@@ -212,10 +210,10 @@ impl Situation<'_> {
                 _ => {}
             }
         }
-        let denied = |rule: &&Rule| match rule.verb {
-            Verb::Forbid => rule.tier == tier,
-            Verb::Require => rule.tier != tier,
-            Verb::Prefer => false,
+        let denied = |rule: &&Rule| match rule.action {
+            RuleAction::Forbid => rule.tier == tier,
+            RuleAction::Require => rule.tier != tier,
+            RuleAction::Prefer => false,
         };
         if let Some(rule) = self.rules().find(denied) {
             return Err(Reason::DeniedByRule(rule.reference()));

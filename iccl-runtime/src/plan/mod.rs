@@ -21,9 +21,9 @@ mod report;
 mod rule;
 mod tier;
 
-pub use cost::{Cost, CostEntry, CostSource, REFERENCE_BYTES, quantised};
+pub use cost::{Cost, CostEntry, CostSource, REFERENCE_BYTES, quantised, read_calibration};
 pub use decide::Way;
-pub use divergence::{Divergence, InputDigests, RankInputs, SECTIONS, agreed_digest, diff};
+pub use divergence::{Divergence, InputDigests, SECTIONS, agreed_digest, diff};
 pub use error::{PlanError, Unsatisfiable};
 pub use evidence::{Evidence, LinkFact, RankFact};
 pub use links::{CostModel, LinkDecision};
@@ -32,7 +32,7 @@ pub use reason::{Reason, Refusal};
 pub use report::{
     ClassRow, HostRow, LinkRow, PlanReport, REPORT_SCHEMA, RefusalRow, WayRow, text_table,
 };
-pub use rule::{Rule, RuleRef, Selector, SelectorError, Verb};
+pub use rule::{Rule, RuleRef};
 pub use tier::{Access, Side, Tier};
 
 /// The version of the rules by which plans are made. It grows with every change that can lead to

@@ -11,9 +11,10 @@ use super::divergence::{Divergence, InputDigests};
 use super::error::{PlanError, Unsatisfiable};
 use super::evidence::{Evidence, LinkFact, RankFact};
 use super::reason::Reason;
-use super::rule::Rule;
+use super::rule::{Rule, speaks_of};
 use super::tier::Tier;
 use super::{CostEntry, PLANNER_VERSION};
+use crate::config::Config;
 use crate::topology::{RankDescriptor, RankSet, Topology, in_rank_order};
 
 /// The configuration's part in a plan; the same on every rank.
@@ -28,8 +29,32 @@ pub struct PlanConfig {
     /// Whether the same inputs have to lead to the same bits on every run: then what was measured
     /// (probes and calibration) does not count.
     pub deterministic: bool,
-    /// The settings, by key, on which all ranks have to agree.
+    /// The settings, by key, on which all ranks have to agree ([`Config::agreed`]).
     pub agreed: Vec<(String, String)>,
+}
+
+impl PlanConfig {
+    /// The plan's part of a configuration. The calibration file is for the caller to read
+    /// ([`super::read_calibration`]).
+    pub fn from_settings(settings: &Config) -> Self {
+        let given = |tier: &Tier| {
+            let alpha = settings.plan.latency.get(tier.name());
+            let beta = settings.plan.bandwidth.get(tier.name());
+            (alpha.is_some() || beta.is_some()).then(|| CostEntry {
+                tier: *tier,
+                transport: None,
+                alpha_ns: alpha.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
+                bytes_per_us: beta.map(|bytes_per_s| (bytes_per_s / 1_000_000).max(1)),
+            })
+        };
+        Self {
+            rules: settings.plan.rule.iter().filter_map(Rule::from_setting).collect(),
+            costs: Tier::ALL.iter().filter_map(given).collect(),
+            calibration: Vec::new(),
+            deterministic: settings.engine.deterministic,
+            agreed: settings.agreed(),
+        }
+    }
 }
 
 /// Which way every link of a job takes, and why.
@@ -323,12 +348,8 @@ fn warnings(
         warnings.push(format!("{transport}: {what} on {}", ranks.phrase()));
     }
     for (index, rule) in config.rules.iter().enumerate() {
-        let matches = plan.classes.keys().any(|key| {
-            let sides =
-                (shapes[key.low as usize].rules[index], shapes[key.high as usize].rules[index]);
-            let (low, high) = sides;
-            (low & 1 != 0 && high & 2 != 0) || (low & 2 != 0 && high & 1 != 0)
-        });
+        let ends = |class: u32| shapes[class as usize].rules[index];
+        let matches = plan.classes.keys().any(|key| speaks_of(ends(key.low), ends(key.high)));
         if !matches {
             warnings.push(format!("the rule `{}` matches no link", rule.reference()));
         }

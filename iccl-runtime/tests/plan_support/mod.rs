@@ -2,7 +2,8 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use iccl_plugin_api::MemoryKind;
-use iccl_runtime::plan::{Evidence, Plan, PlanConfig, PlanError, Rule, Tier, Verb, plan};
+use iccl_runtime::config::{RuleAction, Selector};
+use iccl_runtime::plan::{Evidence, Plan, PlanConfig, PlanError, Rule, Tier, plan};
 use iccl_runtime::topology::{
     DeviceFacts, HostFacts, HostIdentity, RankDescriptor, TransportFacts, TransportState, reach,
 };
@@ -63,8 +64,8 @@ pub(crate) fn rdma(kinds: &[MemoryKind]) -> TransportFacts {
 /// A rank with a card of this vendor that has memory of its own.
 pub(crate) fn card(number: u32, host: &str, vendor: &str) -> RankDescriptor {
     let mut descriptor = rank(number, host);
-    descriptor.device.vendor = vendor.to_owned();
-    descriptor.device.plugin = vendor.to_owned();
+    vendor.clone_into(&mut descriptor.device.vendor);
+    vendor.clone_into(&mut descriptor.device.plugin);
     descriptor.device.memory_kinds = MemoryKind::Device.mask() | MemoryKind::PinnedHost.mask();
     descriptor
 }
@@ -79,12 +80,12 @@ pub(crate) fn without(descriptor: &mut RankDescriptor, transport: &str) {
     descriptor.transports.retain(|found| found.name != transport);
 }
 
-pub(crate) fn rule(verb: Verb, tier: Tier, a: &str, b: &str) -> Rule {
+pub(crate) fn rule(action: RuleAction, tier: Tier, a: &str, b: &str) -> Rule {
     Rule {
-        verb,
+        action,
         tier,
-        a: a.parse().unwrap(),
-        b: b.parse().unwrap(),
+        a: Selector::parse(a).unwrap(),
+        b: Selector::parse(b).unwrap(),
         origin: "iccl.toml:3".to_owned(),
     }
 }
