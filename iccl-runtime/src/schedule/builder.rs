@@ -31,7 +31,7 @@ impl<'a> Builder<'a> {
     pub(super) fn new(request: &'a Request) -> Self {
         Self {
             request,
-            element_bytes: request.dtype.size_bytes() as u64,
+            element_bytes: request.element_bytes(),
             steps: Vec::new(),
             slices: Vec::new(),
             dependency_list: Vec::new(),

@@ -34,6 +34,13 @@ impl Cut {
         self.elements.div_ceil(elements)
     }
 
+    /// How many chunks all of `parts` parts have together.
+    pub(super) fn chunks_of_parts(self, parts: u64, elements: u64) -> u64 {
+        let longer = self.elements % parts;
+        let shorter = self.elements / parts;
+        longer * (shorter + 1).div_ceil(elements) + (parts - longer) * shorter.div_ceil(elements)
+    }
+
     /// Chunk `index`: all have `elements` elements but the last, which has what is left.
     pub(super) fn chunk(self, elements: u64, index: u64) -> Self {
         let skipped = elements * index;

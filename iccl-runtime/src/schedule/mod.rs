@@ -28,12 +28,16 @@ mod algorithm;
 mod all_reduce;
 mod broadcast;
 mod builder;
+mod cost;
 mod cuts;
 pub mod interpret;
 mod point_to_point;
+mod select;
 mod types;
 
 pub use algorithm::{Algorithm, Facts};
+pub use cost::{Cost, CostModel, cost};
+pub use select::{Choice, Verdict, candidates, select};
 pub use types::{Buffer, Finish, Request, Schedule, Slice, Step, StepKind};
 
 use builder::Builder;

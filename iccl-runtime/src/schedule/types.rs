@@ -36,11 +36,14 @@ pub struct Request {
 }
 
 impl Request {
+    /// Size of one element in bytes.
+    pub const fn element_bytes(&self) -> u64 {
+        self.dtype.size_bytes() as u64
+    }
+
     /// Length of `count` elements in bytes, or `None` if no buffer can be that long.
     pub fn vector_bytes(&self) -> Option<u64> {
-        self.count
-            .checked_mul(self.dtype.size_bytes() as u64)
-            .filter(|bytes| i64::try_from(*bytes).is_ok())
+        self.count.checked_mul(self.element_bytes()).filter(|bytes| i64::try_from(*bytes).is_ok())
     }
 }
 

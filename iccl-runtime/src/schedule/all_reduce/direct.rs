@@ -12,8 +12,9 @@
 //! reason messages are sent even for a vector of no elements.
 
 use super::super::builder::Builder;
+use super::super::cost::Cost;
 use super::super::cuts::{Cut, aligned};
-use super::super::types::{Buffer, Slice};
+use super::super::types::{Buffer, Request, Slice};
 use crate::error::{Error, ErrorKind, Result};
 
 pub(in super::super) fn compile(builder: &mut Builder<'_>) -> Result<()> {
@@ -53,4 +54,16 @@ pub(in super::super) fn compile(builder: &mut Builder<'_>) -> Result<()> {
         builder.reduce((0..ranks).map(contribution), result, true);
     }
     Ok(())
+}
+
+pub(in super::super) fn cost(request: &Request) -> Cost {
+    let others = u64::from(request.ranks) - 1;
+    let vector = request.count.saturating_mul(request.element_bytes());
+    Cost {
+        rounds: 1,
+        messages: others,
+        bytes: vector.saturating_mul(others),
+        reduced_bytes: vector.saturating_mul(others + 1),
+        ..Cost::default()
+    }
 }

@@ -13,8 +13,9 @@
 //! reductions of chunk t − LAG, then the results of chunk t − LAG to everyone.
 
 use super::super::builder::Builder;
+use super::super::cost::Cost;
 use super::super::cuts::{Cut, aligned, chunk_elements};
-use super::super::types::{Buffer, Slice};
+use super::super::types::{Buffer, Request, Slice};
 
 /// How many chunks of scratch each contributor has at the owner.
 const WINDOW: u64 = 4;
@@ -28,12 +29,7 @@ pub(in super::super) fn compile(builder: &mut Builder<'_>) {
     let others = u64::from(ranks) - 1;
     let slice_of = |owner: u32| Cut::whole(request.count).part(u64::from(ranks), u64::from(owner));
     let longest = slice_of(0);
-    let chunk = chunk_elements(
-        request.chunk_bytes,
-        builder.element_bytes,
-        longest.elements,
-        4 * others + 1,
-    );
+    let chunk = chunk(request);
     // The chunk with this number of an owner's slice, if the slice has that many.
     let chunk_of = |owner: u32, number: u64| {
         let slice = slice_of(owner);
@@ -89,5 +85,30 @@ pub(in super::super) fn compile(builder: &mut Builder<'_>) {
                 builder.recv(peer, builder.slice(Buffer::Recv, cut), cut);
             }
         }
+    }
+}
+
+/// Elements in a chunk.
+fn chunk(request: &Request) -> u64 {
+    let ranks = u64::from(request.ranks);
+    let longest = request.count.div_ceil(ranks);
+    chunk_elements(request.chunk_bytes, request.element_bytes(), longest, 4 * ranks - 3)
+}
+
+/// The busiest rank is 0, whose slice is the longest.
+pub(in super::super) fn cost(request: &Request) -> Cost {
+    let ranks = u64::from(request.ranks);
+    let whole = Cut::whole(request.count);
+    let own = whole.part(ranks, 0);
+    let sent = request.count - own.elements + own.elements.saturating_mul(ranks - 1);
+    let own_chunks = own.chunks(chunk(request));
+    Cost {
+        rounds: 2,
+        rounds_beside_gate: 1,
+        messages: whole.chunks_of_parts(ranks, chunk(request)) + own_chunks * (ranks - 1)
+            - own_chunks,
+        bytes: sent.saturating_mul(request.element_bytes()),
+        reduced_bytes: (own.elements * request.element_bytes()).saturating_mul(ranks),
+        ..Cost::default()
     }
 }

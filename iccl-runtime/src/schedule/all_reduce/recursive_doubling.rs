@@ -16,8 +16,9 @@
 //! on. A chunk's scratch is used again `WINDOW` chunks later.
 
 use super::super::builder::Builder;
+use super::super::cost::Cost;
 use super::super::cuts::{Cut, aligned, chunk_elements};
-use super::super::types::{Buffer, Slice};
+use super::super::types::{Buffer, Request, Slice};
 
 /// How many chunks may be under way at once.
 const WINDOW: u64 = 4;
@@ -28,12 +29,7 @@ pub(in super::super) fn compile(builder: &mut Builder<'_>) {
     let rounds = ranks.ilog2();
     let folded = ranks - (1 << rounds);
     let whole = Cut::whole(request.count);
-    let chunk = chunk_elements(
-        request.chunk_bytes,
-        builder.element_bytes,
-        request.count,
-        3 * u64::from(rounds) + 3,
-    );
+    let chunk = chunk(request);
     let chunks = whole.chunks(chunk);
 
     let sits_out = rank < 2 * folded && rank.is_multiple_of(2);
@@ -85,5 +81,26 @@ pub(in super::super) fn compile(builder: &mut Builder<'_>) {
         if stands_for_two {
             builder.send(rank - 1, result, cut);
         }
+    }
+}
+
+/// Elements in a chunk.
+fn chunk(request: &Request) -> u64 {
+    let steps = 3 * u64::from(request.ranks.ilog2()) + 3;
+    chunk_elements(request.chunk_bytes, request.element_bytes(), request.count, steps)
+}
+
+/// The busiest rank is one that stands for two, if there are such.
+pub(in super::super) fn cost(request: &Request) -> Cost {
+    let doublings = u64::from(request.ranks.ilog2());
+    let folds = u64::from(!request.ranks.is_power_of_two());
+    let vector = request.count.saturating_mul(request.element_bytes());
+    Cost {
+        rounds: doublings + 2 * folds,
+        rounds_beside_gate: doublings + folds,
+        messages: (doublings + folds) * Cut::whole(request.count).chunks(chunk(request)),
+        bytes: vector.saturating_mul(doublings + folds),
+        reduced_bytes: vector.saturating_mul(2 * (doublings + folds)),
+        ..Cost::default()
     }
 }

@@ -15,8 +15,9 @@
 //! receive of a round would wait for a send of the same round, all around the ring.
 
 use super::super::builder::Builder;
+use super::super::cost::Cost;
 use super::super::cuts::{Cut, aligned, chunk_elements};
-use super::super::types::{Buffer, Slice};
+use super::super::types::{Buffer, Request, Slice};
 
 /// Into how many chunks a slice is cut at most.
 const DEPTH: u64 = 4;
@@ -26,13 +27,8 @@ pub(in super::super) fn compile(builder: &mut Builder<'_>) {
     let (rank, ranks) = (u64::from(request.rank), u64::from(request.ranks));
     let whole = Cut::whole(request.count);
     let rounds = ranks - 1;
-    let chunk = chunk_elements(
-        request.chunk_bytes,
-        builder.element_bytes,
-        request.count.div_ceil(ranks),
-        5 * rounds,
-    );
-    let blocks = request.count.div_ceil(ranks).div_ceil(chunk * DEPTH);
+    let chunk = chunk(request);
+    let blocks = blocks(request);
     let next = ((rank + 1) % ranks) as u32;
     let previous = ((rank + rounds) % ranks) as u32;
     // The slice `back` places before the own one.
@@ -80,5 +76,46 @@ pub(in super::super) fn compile(builder: &mut Builder<'_>) {
                 builder.recv(previous, builder.slice(Buffer::Recv, cut), cut);
             }
         }
+    }
+}
+
+/// Elements in a chunk.
+fn chunk(request: &Request) -> u64 {
+    let ranks = u64::from(request.ranks);
+    let slice = request.count.div_ceil(ranks);
+    chunk_elements(request.chunk_bytes, request.element_bytes(), slice, 5 * (ranks - 1))
+}
+
+/// How many blocks the vector has, each of up to [`DEPTH`] chunks a slice.
+fn blocks(request: &Request) -> u64 {
+    let slice = request.count.div_ceil(u64::from(request.ranks));
+    slice.div_ceil(chunk(request).saturating_mul(DEPTH))
+}
+
+/// Every rank passes on all slices of each block but one, twice. The busiest leave out the shortest,
+/// which are the last two of each block.
+pub(in super::super) fn cost(request: &Request) -> Cost {
+    let ranks = u64::from(request.ranks);
+    let whole = Cut::whole(request.count);
+    let (blocks, chunk) = (blocks(request), chunk(request));
+    let (mut messages, mut sent, mut reduced) = (0, 0, 0);
+    // Blocks have two lengths; the longer ones come first.
+    let longer = whole.elements % blocks;
+    for (block, number) in
+        [(whole.part(blocks, 0), longer), (whole.part(blocks, longer), blocks - longer)]
+    {
+        let left_out = [block.part(ranks, ranks - 2), block.part(ranks, ranks - 1)];
+        let all = 2 * block.chunks_of_parts(ranks, chunk);
+        messages += number * (all - left_out[0].chunks(chunk) - left_out[1].chunks(chunk));
+        sent += number * (2 * block.elements - left_out[0].elements - left_out[1].elements);
+        reduced += number * 2 * (block.elements - left_out[1].elements);
+    }
+    Cost {
+        rounds: 2 * (ranks - 1),
+        rounds_beside_gate: ranks - 1,
+        messages,
+        bytes: sent.saturating_mul(request.element_bytes()),
+        reduced_bytes: reduced.saturating_mul(request.element_bytes()),
+        ..Cost::default()
     }
 }

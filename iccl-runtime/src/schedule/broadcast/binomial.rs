@@ -3,12 +3,14 @@
 //! chunk while it gets the next.
 //!
 //! Ranks are numbered from the root. Number v hears from v with its lowest one-bit cleared, and
-//! sends to v + 2^k for each 2^k below that bit, the largest subtree first. ⌈log₂ n⌉ rounds; the
-//! root sends ⌈log₂ n⌉·V bytes.
+//! sends to v + 2^k for each 2^k below that bit, the largest subtree first. No rank is more
+//! than ⌊log₂ n⌋ messages away (the most one-bits a number below n has); the root sends ⌈log₂ n⌉·V
+//! bytes.
 
 use super::super::builder::Builder;
+use super::super::cost::{Cost, log2_ceil};
 use super::super::cuts::{Cut, chunk_elements};
-use super::super::types::Buffer;
+use super::super::types::{Buffer, Request};
 
 pub(in super::super) fn compile(builder: &mut Builder<'_>) {
     let request = builder.request;
@@ -27,9 +29,7 @@ pub(in super::super) fn compile(builder: &mut Builder<'_>) {
         .collect();
 
     let whole = Cut::whole(request.count);
-    // All ranks must cut alike, so the busiest one, the root, sets the length of a chunk.
-    let steps = 1 + u64::from(ranks.next_power_of_two().ilog2());
-    let chunk = chunk_elements(request.chunk_bytes, builder.element_bytes, request.count, steps);
+    let chunk = chunk(request);
     builder.gate();
     for index in 0..whole.chunks(chunk) {
         let cut = whole.chunk(chunk, index);
@@ -46,5 +46,22 @@ pub(in super::super) fn compile(builder: &mut Builder<'_>) {
         if number == 0 {
             builder.copy_own(cut);
         }
+    }
+}
+
+/// Elements in a chunk. All ranks must cut alike, so the busiest one, the root, sets it.
+fn chunk(request: &Request) -> u64 {
+    let steps = 1 + u64::from(log2_ceil(request.ranks));
+    chunk_elements(request.chunk_bytes, request.element_bytes(), request.count, steps)
+}
+
+/// The busiest rank is the root.
+pub(in super::super) fn cost(request: &Request) -> Cost {
+    let children = u64::from(log2_ceil(request.ranks));
+    Cost {
+        rounds: u64::from(request.ranks.ilog2()),
+        messages: children * Cut::whole(request.count).chunks(chunk(request)),
+        bytes: request.count.saturating_mul(request.element_bytes()).saturating_mul(children),
+        ..Cost::default()
     }
 }

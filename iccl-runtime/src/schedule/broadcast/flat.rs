@@ -5,15 +5,15 @@
 //! ranks.
 
 use super::super::builder::Builder;
+use super::super::cost::Cost;
 use super::super::cuts::{Cut, chunk_elements};
-use super::super::types::Buffer;
+use super::super::types::{Buffer, Request};
 
 pub(in super::super) fn compile(builder: &mut Builder<'_>) {
     let request = builder.request;
     let (rank, ranks, root) = (request.rank, request.ranks, request.root);
     let whole = Cut::whole(request.count);
-    let chunk =
-        chunk_elements(request.chunk_bytes, builder.element_bytes, request.count, u64::from(ranks));
+    let chunk = chunk(request);
     builder.gate();
     for number in 0..whole.chunks(chunk) {
         let cut = whole.chunk(chunk, number);
@@ -26,5 +26,22 @@ pub(in super::super) fn compile(builder: &mut Builder<'_>) {
         } else {
             builder.recv(root, builder.slice(Buffer::Recv, cut), cut);
         }
+    }
+}
+
+/// Elements in a chunk.
+fn chunk(request: &Request) -> u64 {
+    let steps = u64::from(request.ranks);
+    chunk_elements(request.chunk_bytes, request.element_bytes(), request.count, steps)
+}
+
+/// The busiest rank is the root.
+pub(in super::super) fn cost(request: &Request) -> Cost {
+    let others = u64::from(request.ranks) - 1;
+    Cost {
+        rounds: 1,
+        messages: others * Cut::whole(request.count).chunks(chunk(request)),
+        bytes: request.count.saturating_mul(request.element_bytes()).saturating_mul(others),
+        ..Cost::default()
     }
 }

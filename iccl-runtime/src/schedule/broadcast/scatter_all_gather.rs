@@ -7,8 +7,9 @@
 //! so that scattering and gathering overlap.
 
 use super::super::builder::Builder;
+use super::super::cost::Cost;
 use super::super::cuts::{Cut, chunk_elements};
-use super::super::types::Buffer;
+use super::super::types::{Buffer, Request};
 
 pub(in super::super) fn compile(builder: &mut Builder<'_>) {
     let request = builder.request;
@@ -19,8 +20,7 @@ pub(in super::super) fn compile(builder: &mut Builder<'_>) {
     let rank_of = |number: u32| (root + number) % ranks;
     let slice_of = |number: u32| Cut::whole(request.count).part(others, u64::from(number) - 1);
     let longest = slice_of(1);
-    let chunk =
-        chunk_elements(request.chunk_bytes, builder.element_bytes, longest.elements, 2 * others);
+    let chunk = chunk(request);
     let chunk_of = |number: u32, index: u64| {
         let slice = slice_of(number);
         (index < slice.chunks(chunk)).then(|| slice.chunk(chunk, index))
@@ -51,5 +51,30 @@ pub(in super::super) fn compile(builder: &mut Builder<'_>) {
                 builder.recv(rank_of(helper), builder.slice(Buffer::Recv, cut), cut);
             }
         }
+    }
+}
+
+/// Elements in a chunk.
+fn chunk(request: &Request) -> u64 {
+    let others = u64::from(request.ranks) - 1;
+    let longest = request.count.div_ceil(others);
+    chunk_elements(request.chunk_bytes, request.element_bytes(), longest, 2 * others)
+}
+
+/// The root sends the vector once, everyone else receives it once. When the root is done, the last
+/// chunk of a slice has yet to be passed on.
+pub(in super::super) fn cost(request: &Request) -> Cost {
+    let others = u64::from(request.ranks) - 1;
+    let whole = Cut::whole(request.count);
+    let longest = whole.part(others, 0);
+    let chunk = chunk(request);
+    let passed_on = longest.elements.saturating_mul(others - 1);
+    Cost {
+        rounds: 1 + u64::from(others > 1),
+        messages: whole.chunks_of_parts(others, chunk).max(longest.chunks(chunk) * (others - 1)),
+        bytes: request.count.max(passed_on).saturating_mul(request.element_bytes()),
+        fill_bytes: (chunk.min(longest.elements) * request.element_bytes())
+            .saturating_mul(others - 1),
+        ..Cost::default()
     }
 }

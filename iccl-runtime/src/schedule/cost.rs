@@ -1,0 +1,105 @@
+//! What an algorithm costs: counts of messages and bytes, and the time that a model makes of them.
+//!
+//! Each algorithm counts for itself, beside its steps; tests compare the counts with the compiled
+//! schedules. All numbers are integers, so that every rank comes to the same decision.
+
+use super::all_reduce::{direct, owner, recursive_doubling, ring};
+use super::broadcast::{binomial, flat, scatter_all_gather};
+use super::{Algorithm, Request, point_to_point};
+
+/// The load of the busiest rank in an operation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// The longest chain of data messages in which each waits for the one before, were the whole
+    /// vector one chunk. Where only some ranks fold it can be one less.
+    pub rounds: u64,
+    /// How many of the rounds end in scratch, so that they can run beside the gate; the others wait
+    /// for it.
+    pub rounds_beside_gate: u64,
+    /// The rounds of the gate.
+    pub gate_rounds: u64,
+    /// Data messages that it sends or receives, whichever are more.
+    pub messages: u64,
+    /// Bytes that it sends or receives, whichever are more.
+    pub bytes: u64,
+    /// Bytes that are still to be sent by someone when the busiest rank's last message is.
+    pub fill_bytes: u64,
+    /// Bytes that its reductions read.
+    pub reduced_bytes: u64,
+}
+
+impl Cost {
+    /// The longest chain of messages, those of the gate included.
+    pub fn latency_rounds(&self) -> u64 {
+        let beside = self.rounds_beside_gate;
+        beside.max(self.gate_rounds) + (self.rounds - beside)
+    }
+
+    /// The time by `model`, in nanoseconds: each round costs α, every further message of the busiest
+    /// rank what it takes to handle one, and bytes go at the given rates.
+    pub fn time_ns(&self, model: &CostModel) -> u64 {
+        let rounds = self.latency_rounds();
+        let further = self.messages.saturating_add(self.gate_rounds).saturating_sub(rounds);
+        let at_rate = |bytes: u64, bytes_per_us: u64| {
+            u128::from(bytes) * 1000 / u128::from(bytes_per_us.max(1))
+        };
+        let time = u128::from(rounds) * u128::from(model.alpha_ns)
+            + u128::from(further) * u128::from(model.message_ns)
+            + at_rate(self.bytes, model.bytes_per_us)
+            + at_rate(self.fill_bytes, model.bytes_per_us)
+            + at_rate(self.reduced_bytes, model.reduce_bytes_per_us);
+        u64::try_from(time).unwrap_or(u64::MAX)
+    }
+}
+
+/// Speeds, as the plan knows them for the links that a communicator uses (Hockney's α and β, and a
+/// charge for each message beyond the first of a round, as in `LogGP`). A plan in which several ranks
+/// share a NIC gives the share of one rank as `bytes_per_us`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CostModel {
+    /// From the start of a short message to its arrival, in nanoseconds.
+    pub alpha_ns: u64,
+    /// How long handling one more message keeps a rank busy, in nanoseconds.
+    pub message_ns: u64,
+    /// How many bytes a rank sends in a microsecond, while it receives as many.
+    pub bytes_per_us: u64,
+    /// How many bytes of operands a rank's reductions read in a microsecond.
+    pub reduce_bytes_per_us: u64,
+}
+
+impl Default for CostModel {
+    /// Shared memory on one host.
+    fn default() -> Self {
+        Self { alpha_ns: 2_000, message_ns: 500, bytes_per_us: 5_000, reduce_bytes_per_us: 10_000 }
+    }
+}
+
+/// What `algorithm` costs for a request (whatever `request.algorithm` says), by counting messages
+/// and bytes of the busiest rank. Meant for requests that the algorithm can carry.
+pub fn cost(algorithm: Algorithm, request: &Request) -> Cost {
+    if request.ranks <= 1 {
+        return Cost::default();
+    }
+    let data = match algorithm {
+        Algorithm::Local | Algorithm::Dissemination => Cost::default(),
+        Algorithm::Direct => direct::cost(request),
+        Algorithm::PointToPoint => point_to_point::cost(request),
+        // Nothing of an empty vector travels but the gate.
+        _ if request.count == 0 => Cost::default(),
+        Algorithm::Owner => owner::cost(request),
+        Algorithm::RecursiveDoubling => recursive_doubling::cost(request),
+        Algorithm::Ring => ring::cost(request),
+        Algorithm::Flat => flat::cost(request),
+        Algorithm::Binomial => binomial::cost(request),
+        Algorithm::ScatterAllGather => scatter_all_gather::cost(request),
+    };
+    let gated =
+        !matches!(algorithm, Algorithm::Local | Algorithm::Direct | Algorithm::PointToPoint);
+    let gate_rounds = if gated { u64::from(log2_ceil(request.ranks)) } else { 0 };
+    Cost { gate_rounds, ..data }
+}
+
+/// ⌈log₂ ranks⌉.
+pub(super) const fn log2_ceil(ranks: u32) -> u32 {
+    u32::BITS - (ranks - 1).leading_zeros()
+}
