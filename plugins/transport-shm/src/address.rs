@@ -36,8 +36,8 @@ impl Place {
             })
             .unwrap_or_default();
         // The thread's, not the process's: that is where sockets are made.
-        let network = std::fs::metadata("/proc/thread-self/ns/net")
-            .map_or(0, |namespace| namespace.st_ino());
+        let network =
+            std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |namespace| namespace.st_ino());
         Self { boot, network }
     }
 }
@@ -121,7 +121,8 @@ mod tests {
         assert!(bytes.len() <= 256);
         assert_eq!(Address::decode(&bytes).unwrap(), address);
         assert_ne!(Address::generate().unwrap().name, address.name);
-        for wrong in [&bytes[..bytes.len() - 1], &[bytes.as_slice(), &[0]].concat(), &[], b"10.0.0.1:80"]
+        for wrong in
+            [&bytes[..bytes.len() - 1], &[bytes.as_slice(), &[0]].concat(), &[], b"10.0.0.1:80"]
         {
             assert_eq!(Address::decode(wrong).unwrap_err().status, Status::InvalidArgument);
         }

@@ -17,9 +17,8 @@ pub(crate) fn shortage(needed: u64) -> Option<String> {
 /// Bytes that the host and the control groups of this process have left; what can be reclaimed
 /// counts as left. `None` if neither says.
 pub(crate) fn available_bytes() -> Option<u64> {
-    let host = std::fs::read_to_string("/proc/meminfo")
-        .ok()
-        .and_then(|text| meminfo_available(&text));
+    let host =
+        std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| meminfo_available(&text));
     let groups = std::fs::read_to_string("/proc/self/cgroup")
         .ok()
         .and_then(|text| group_available(Path::new("/sys/fs/cgroup"), &text));
@@ -80,10 +79,7 @@ mod tests {
 
     #[test]
     fn meminfo_is_read() {
-        assert_eq!(
-            meminfo_available("MemTotal: 9 kB\nMemAvailable:     2048 kB\n"),
-            Some(2 << 20)
-        );
+        assert_eq!(meminfo_available("MemTotal: 9 kB\nMemAvailable:     2048 kB\n"), Some(2 << 20));
         assert_eq!(meminfo_available("MemTotal: 9 kB\n"), None);
     }
 

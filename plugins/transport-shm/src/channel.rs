@@ -249,7 +249,7 @@ impl Channel {
     /// completed with `error`, and the peer is told.
     pub(crate) fn end(
         &mut self,
-        error: PluginError,
+        error: &PluginError,
         reason: u32,
         events: &Events,
         ready: &mut VecDeque<Completion>,
@@ -277,7 +277,7 @@ impl Channel {
             (completion_kind::RECEIVE, &mut self.queues.receives),
         ] {
             for posted in queue.drain(..) {
-                ready.push_back(Completion::failed(self.handle, posted.token, kind, &error));
+                ready.push_back(Completion::failed(self.handle, posted.token, kind, error));
             }
         }
     }

@@ -108,7 +108,7 @@ pub(crate) enum Dialed {
 #[derive(Debug)]
 pub(crate) struct Connection {
     socket: OwnedFd,
-    handshake: Handshake,
+    handshake: Box<Handshake>,
     /// The peer's process, if this process can see it.
     process: Option<Pid>,
 }
@@ -165,7 +165,7 @@ impl Connection {
         }
         // 0 is a process in a namespace that this one cannot see into.
         let process = (credentials.pid > 0).then(|| Pid::from_raw(credentials.pid)).flatten();
-        Ok(Self { socket, handshake, process })
+        Ok(Self { socket, handshake: Box::new(handshake), process })
     }
 
     /// Does what can be done of the handshake without waiting; gives the claim once it is complete.
@@ -272,10 +272,8 @@ impl Offer {
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, FieldError> {
         let mut reader = Reader::new(bytes);
-        let offer = Self {
-            link_digest: reader.u64("link digest")?,
-            ring_bytes: reader.u64("ring bytes")?,
-        };
+        let offer =
+            Self { link_digest: reader.u64("link digest")?, ring_bytes: reader.u64("ring bytes")? };
         reader.finish()?;
         Ok(offer)
     }
@@ -396,9 +394,9 @@ mod tests {
         send(left.as_fd(), b"two", &[]).unwrap();
         let (bytes, descriptors) = receive(right.as_fd()).unwrap().unwrap();
         assert_eq!((bytes.as_slice(), descriptors.len()), (b"one".as_slice(), 2));
+        drop(descriptors);
         let (bytes, descriptors) = receive(right.as_fd()).unwrap().unwrap();
         assert_eq!((bytes.as_slice(), descriptors.len()), (b"two".as_slice(), 0));
-        drop(descriptors);
         drop(left);
         assert_eq!(receive(right.as_fd()).unwrap_err().status, Status::PeerLost);
     }

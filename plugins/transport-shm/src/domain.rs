@@ -14,7 +14,7 @@ use iccl_plugin_api::sdk::{
     ChannelRequest, CompletionSink, DomainRequest, PluginError, PluginResult, PostedMessage,
     Progress, TransportDomain,
 };
-use iccl_plugin_api::tables::{Completion, Segment, completion_kind};
+use iccl_plugin_api::tables::{Completion, MAX_SEGMENTS, Segment, completion_kind};
 use iccl_wire::Key;
 
 use crate::address::Address;
@@ -39,11 +39,10 @@ const CALLS_PER_LOOK_AT_CLOCK: u32 = 32;
 const SOURCES: usize = 64;
 /// Sends of at most this many bytes are written by `post_send` itself.
 const SEND_NOW_BYTES: u64 = 8192;
-/// Most segments of a message, by the contract.
-const SEGMENT_LIMIT: usize = 16;
 
 /// One communicator's use of shared memory in one process.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent reasons to do something")]
 pub struct ShmDomain {
     identity: Identity,
     ranks: u32,
@@ -147,7 +146,7 @@ impl ShmDomain {
             return;
         }
         if let Err(error) = step(channel, &surroundings) {
-            self.fail(index, error, closed::ABORTED);
+            self.fail(index, &error, closed::ABORTED);
         } else if !channel.is_setting_up() {
             self.setting_up -= 1;
             // The peer could not ring before, and messages may have been posted.
@@ -156,11 +155,10 @@ impl ShmDomain {
     }
 
     /// Ends a channel and tells so once.
-    fn fail(&mut self, index: usize, error: PluginError, reason: u32) {
+    fn fail(&mut self, index: usize, error: &PluginError, reason: u32) {
         let Some(channel) = self.slots[index].channel.as_deref_mut() else { return };
         tracing::debug!(peer = channel.peer, channel = channel.number, %error, "channel failed");
-        let failure =
-            Completion::failed(channel.handle, 0, completion_kind::CHANNEL_FAILED, &error);
+        let failure = Completion::failed(channel.handle, 0, completion_kind::CHANNEL_FAILED, error);
         self.setting_up -= usize::from(channel.is_setting_up());
         channel.end(error, reason, &self.events, &mut self.ready);
         self.ready.push_back(failure);
@@ -258,7 +256,7 @@ impl ShmDomain {
                         self.peer_ended(index, end);
                     }
                 }
-                Err(Stop::Failed(error)) => self.fail(index, error, closed::ABORTED),
+                Err(Stop::Failed(error)) => self.fail(index, &error, closed::ABORTED),
                 Err(Stop::Unexpected(came)) => {
                     if let Some(expected) = channel.queues.receives.pop_front() {
                         self.ready.push_back(Completion::mismatch(
@@ -270,7 +268,7 @@ impl ShmDomain {
                     }
                     let message = format!("another message came from rank {}", channel.peer);
                     let error = PluginError::new(Status::Mismatch, message);
-                    self.fail(index, error, closed::MISMATCH);
+                    self.fail(index, &error, closed::MISMATCH);
                 }
             }
         }
@@ -294,9 +292,9 @@ impl ShmDomain {
         };
         let error = PluginError::new(status, message);
         if end == End::Said(closed::ORDERLY) && channel.queues.is_empty() {
-            channel.end(error, closed::ORDERLY, &self.events, &mut self.ready);
+            channel.end(&error, closed::ORDERLY, &self.events, &mut self.ready);
         } else {
-            self.fail(index, error, closed::ABORTED);
+            self.fail(index, &error, closed::ABORTED);
         }
     }
 
@@ -346,9 +344,9 @@ impl ShmDomain {
             .iter()
             .try_fold(0_u64, |total, segment: &Segment| total.checked_add(segment.length))
             .filter(|total| isize::try_from(*total).is_ok());
-        if total.is_none() || message.segments.len() > SEGMENT_LIMIT {
+        if total.is_none() || message.segments.len() as u64 > MAX_SEGMENTS {
             return Err(PluginError::invalid(format!(
-                "a message has at most {SEGMENT_LIMIT} segments, of fewer than 2^63 bytes in all"
+                "a message has at most {MAX_SEGMENTS} segments, of fewer than 2^63 bytes in all"
             )));
         }
         if message.segments.iter().any(|part| part.address.is_null() && part.length > 0) {
@@ -358,10 +356,10 @@ impl ShmDomain {
     }
 }
 
-/// The time after `duration`; a duration without end is a year.
+/// The time after `duration`; one beyond the clock's end is a year, nearly.
 pub(crate) fn after(duration: Duration) -> Instant {
     let now = Instant::now();
-    now.checked_add(duration).unwrap_or_else(|| now + Duration::from_secs(365 * 24 * 3600))
+    now.checked_add(duration).unwrap_or_else(|| now + Duration::from_secs(1 << 25))
 }
 
 /// # Safety
@@ -459,7 +457,7 @@ impl TransportDomain for ShmDomain {
                 link.send_now(channel.handle, &mut channel.queues.sends, &mut self.ready)
         {
             // The completion tells.
-            self.fail(index, error, closed::ABORTED);
+            self.fail(index, &error, closed::ABORTED);
         } else {
             self.dirty |= !channel.queues.sends.is_empty();
         }
@@ -554,7 +552,7 @@ impl TransportDomain for ShmDomain {
         let Some(channel) = self.slots[index].channel.as_deref_mut() else { return Ok(()) };
         self.setting_up -= usize::from(channel.is_setting_up());
         let error = PluginError::new(Status::Aborted, "the channel was stopped on this side");
-        channel.end(error, closed::ABORTED, &self.events, &mut self.ready);
+        channel.end(&error, closed::ABORTED, &self.events, &mut self.ready);
         Ok(())
     }
 
@@ -564,7 +562,7 @@ impl TransportDomain for ShmDomain {
         self.setting_up -= usize::from(channel.is_setting_up());
         let error = PluginError::new(Status::Aborted, "the channel was closed on this side");
         let reason = channel.closing_reason();
-        channel.end(error, reason, &self.events, &mut self.ready);
+        channel.end(&error, reason, &self.events, &mut self.ready);
         Ok(())
     }
 }
@@ -580,7 +578,7 @@ impl Drop for ShmDomain {
             if let Some(channel) = slot.channel.as_deref_mut() {
                 let error = PluginError::new(Status::Aborted, "the domain was closed");
                 let reason = channel.closing_reason();
-                channel.end(error, reason, &self.events, &mut self.ready);
+                channel.end(&error, reason, &self.events, &mut self.ready);
             }
         }
     }

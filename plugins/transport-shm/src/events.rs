@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn sources_survive_the_kernel() {
-        let handle = (0x00ff_ffff_u64 << 32) | 17;
+        let handle = (0x00ff_ffff_u64 << 32) | 0x11;
         for source in [
             Source::Listener,
             Source::Bell,

@@ -11,6 +11,7 @@ use iccl_plugin_api::tables::{SettingSpec, reach};
 use crate::domain::ShmDomain;
 use crate::segment::RING_BYTES;
 
+/// Both directions of it fit the second-level cache of a server's core. Also in `SETTINGS`.
 const DEFAULT_RING_BYTES: u64 = 1 << 20;
 
 /// The transport.
@@ -24,7 +25,12 @@ impl Plugin for ShmTransport {
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
     const VENDOR: &'static str = "iccl";
     const DESCRIPTION: &'static str = "shared memory between processes of one host";
-    const SETTINGS: &'static [SettingSpec] = &[];
+    const SETTINGS: &'static [SettingSpec] = &[SettingSpec::new(
+        "ring_bytes",
+        "bytes",
+        "1048576",
+        "size of one direction's ring, a power of two (else rounded up); a channel takes two",
+    )];
 
     fn probe(settings: &Settings<'_>) -> PluginResult<Self> {
         let ring_bytes = settings.number("ring_bytes")?.unwrap_or(DEFAULT_RING_BYTES);
@@ -55,5 +61,43 @@ impl Transport for ShmTransport {
 
     fn open(&self, request: &DomainRequest<'_>) -> PluginResult<ShmDomain> {
         ShmDomain::open(request, self.ring_bytes)
+    }
+}
+
+iccl_plugin_api::export_plugin! {
+    plugin: ShmTransport,
+    transport: ShmTransport,
+}
+
+#[cfg(test)]
+mod tests {
+    use iccl_plugin_api::Status;
+
+    use super::*;
+
+    fn probe(value: &str) -> PluginResult<u64> {
+        ShmTransport::probe(&Settings::new(vec![("ring_bytes", value)])).map(|it| it.ring_bytes)
+    }
+
+    #[test]
+    fn ring_bytes_is_checked_and_rounded() {
+        assert_eq!(probe("4096").unwrap(), 4096);
+        assert_eq!(probe("5000").unwrap(), 8192);
+        for wrong in ["0", "4095", "1073741825", "1MiB"] {
+            let error = probe(wrong).unwrap_err();
+            assert_eq!(error.status, Status::InvalidArgument);
+            assert!(error.message.contains("ring_bytes") && error.message.contains(wrong));
+        }
+    }
+
+    #[test]
+    fn the_documented_default_is_the_default() {
+        let default = ShmTransport::probe(&Settings::default()).unwrap();
+        assert_eq!(default.ring_bytes, DEFAULT_RING_BYTES);
+        let spec = &ShmTransport::SETTINGS[0];
+        // SAFETY: a setting's default is a static text.
+        let text =
+            unsafe { std::slice::from_raw_parts(spec.default.data, spec.default.length as usize) };
+        assert_eq!(text, DEFAULT_RING_BYTES.to_string().as_bytes());
     }
 }

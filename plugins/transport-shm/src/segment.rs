@@ -54,7 +54,9 @@ impl Mapping {
                 0,
             )
         }
-        .map_err(|errno| refused(Status::OutOfResources, format!("mapping {bytes} bytes"), errno))?;
+        .map_err(|errno| {
+            refused(Status::OutOfResources, format!("mapping {bytes} bytes"), errno)
+        })?;
         let start = NonNull::new(start.cast())
             .ok_or_else(|| PluginError::new(Status::Internal, "memory was mapped at address 0"))?;
         Ok(Self { start, bytes })
@@ -264,6 +266,3 @@ impl RingMemory for Area {
         unsafe { std::ptr::copy_nonoverlapping(self.at(offset, bytes), destination, bytes) }
     }
 }
-
-#[cfg(test)]
-mod tests;
