@@ -76,8 +76,8 @@ fn messages_arrive_in_the_order_of_posting_whichever_side_posts_first() {
         right.step();
     }
     assert!(left.done.iter().filter(|done| done.kind == completion_kind::SEND).count() < COUNT);
-    for tag in 0..COUNT {
-        right.receive(acceptor, tag as u64, &mut there[tag]).unwrap();
+    for (tag, there) in there.iter_mut().enumerate() {
+        right.receive(acceptor, tag as u64, there).unwrap();
     }
     both(&mut left, &mut right, |left, right| {
         left.done.len() == 2 * COUNT && right.done.len() == 2 * COUNT
