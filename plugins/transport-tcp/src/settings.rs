@@ -1,0 +1,157 @@
+//! What an operator may set in `[plugin.transport-tcp]`.
+
+use std::time::Duration;
+
+use iccl_plugin_api::sdk::{PluginError, PluginResult, Settings};
+use iccl_plugin_api::tables::{Bytes, SettingSpec};
+
+use crate::framing::Layout;
+use crate::greeting::{MAXIMUM_LANES, MINIMUM_STRIPE_BYTES};
+
+const fn text(text: &'static str) -> Bytes {
+    Bytes { data: text.as_ptr(), length: text.len() as u64 }
+}
+
+const fn setting(
+    key: &'static str,
+    kind: &'static str,
+    default: &'static str,
+    description: &'static str,
+) -> SettingSpec {
+    SettingSpec {
+        key: text(key),
+        kind: text(kind),
+        default: text(default),
+        description: text(description),
+    }
+}
+
+pub(crate) const SPECS: &[SettingSpec] = &[
+    setting(
+        "sockets_per_peer",
+        "integer",
+        "1",
+        "Sockets of one channel, 1 to 16. Long messages are striped over them. The dialer's rules.",
+    ),
+    setting(
+        "stripe_bytes",
+        "bytes",
+        "256KiB",
+        "Bytes sent on one socket before the next socket's turn; shorter messages use one socket.",
+    ),
+    setting(
+        "congestion",
+        "string",
+        "auto",
+        "Congestion control by its kernel name; `system` leaves the system's; `auto` is `cubic` on \
+         loopback, where pacing only costs, and `system` elsewhere.",
+    ),
+    setting(
+        "send_buffer",
+        "bytes",
+        "0",
+        "Bytes of a socket's send buffer; 0 lets the kernel tune it, which is best nearly always.",
+    ),
+    setting(
+        "receive_buffer",
+        "bytes",
+        "0",
+        "Bytes of a socket's receive buffer; 0 lets the kernel tune it.",
+    ),
+    setting(
+        "user_timeout",
+        "duration",
+        "30s",
+        "How long sent bytes may stay unacknowledged before the peer counts as lost; 0 for the \
+         system's default.",
+    ),
+    setting(
+        "keepalive",
+        "duration",
+        "10s",
+        "How long a connection may be silent before it is probed; 0 never probes.",
+    ),
+];
+
+/// The settings with their values.
+#[derive(Debug, Clone)]
+pub(crate) struct TcpSettings {
+    pub(crate) layout: Layout,
+    pub(crate) congestion: Congestion,
+    /// Bytes, 0 for the kernel's choice.
+    pub(crate) send_buffer: usize,
+    /// Bytes, 0 for the kernel's choice.
+    pub(crate) receive_buffer: usize,
+    pub(crate) user_timeout: Duration,
+    pub(crate) keepalive: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Congestion {
+    Auto,
+    System,
+    Named(String),
+}
+
+impl TcpSettings {
+    /// # Errors
+    /// `InvalidArgument` naming the setting, its value and what is accepted.
+    pub(crate) fn from(settings: &Settings<'_>) -> PluginResult<Self> {
+        let number = |key: &str, default: u64, least: u64, most: u64| {
+            let value = settings.number(key)?.unwrap_or(default);
+            if (least..=most).contains(&value) {
+                return Ok(value);
+            }
+            Err(PluginError::invalid(format!("setting {key}: {value} is not in {least} to {most}")))
+        };
+        let duration = |key: &str, default: Duration| {
+            let most = Duration::from_secs(24 * 3600).as_micros() as u64;
+            number(key, default.as_micros() as u64, 0, most).map(Duration::from_micros)
+        };
+        let buffer = |key: &str| number(key, 0, 0, 1 << 30).map(|bytes| bytes as usize);
+        Ok(Self {
+            layout: Layout {
+                lanes: number("sockets_per_peer", 1, 1, u64::from(MAXIMUM_LANES))? as u32,
+                stripe_bytes: number("stripe_bytes", 256 << 10, MINIMUM_STRIPE_BYTES, 1 << 40)?,
+            },
+            congestion: match settings.text("congestion").unwrap_or("auto") {
+                "auto" => Congestion::Auto,
+                "system" => Congestion::System,
+                name => Congestion::Named(name.to_owned()),
+            },
+            send_buffer: buffer("send_buffer")?,
+            receive_buffer: buffer("receive_buffer")?,
+            user_timeout: duration("user_timeout", Duration::from_secs(30))?,
+            keepalive: duration("keepalive", Duration::from_secs(10))?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_value_names_setting_value_and_range() {
+        let settings = Settings::new(vec![("sockets_per_peer", "17")]);
+        let error = TcpSettings::from(&settings).unwrap_err();
+        assert_eq!(error.message, "setting sockets_per_peer: 17 is not in 1 to 16");
+        let settings = Settings::new(vec![("stripe_bytes", "1")]);
+        assert!(TcpSettings::from(&settings).is_err());
+    }
+
+    #[test]
+    fn every_setting_has_an_effect_on_the_values() {
+        let default = format!("{:?}", TcpSettings::from(&Settings::default()).unwrap());
+        for spec in SPECS {
+            // SAFETY: the bytes are those of a `&'static str`.
+            let key =
+                unsafe { std::slice::from_raw_parts(spec.key.data, spec.key.length as usize) };
+            let key = std::str::from_utf8(key).unwrap();
+            let value = if key == "congestion" { "reno" } else { "8192" };
+            let value = if key == "sockets_per_peer" { "3" } else { value };
+            let changed = TcpSettings::from(&Settings::new(vec![(key, value)])).unwrap();
+            assert_ne!(format!("{changed:?}"), default, "{key}");
+        }
+    }
+}
