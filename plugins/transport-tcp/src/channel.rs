@@ -76,9 +76,9 @@ impl From<Box<Mismatched>> for Trouble {
     }
 }
 
-/// What a channel is called with.
+/// What a channel is called by the domain, by the runtime and by both peers.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct Names {
     pub(crate) place: usize,
     pub(crate) handle: u64,
     pub(crate) peer: u32,
@@ -87,17 +87,17 @@ pub(crate) struct Place {
 }
 
 impl Channel {
-    pub(crate) fn dial(place: Place, dialers: Vec<Dialer>) -> Self {
+    pub(crate) fn dial(names: Names, dialers: Vec<Dialer>) -> Self {
         let dialing = dialers.into_iter().map(|dialer| Dialing::Dialer(Box::new(dialer))).collect();
-        Self::new(place, true, State::Dialing(dialing))
+        Self::new(names, true, State::Dialing(dialing))
     }
 
-    pub(crate) fn await_peer(place: Place, deadline: Instant) -> Self {
-        Self::new(place, false, State::Awaiting { deadline, arrived: Vec::new() })
+    pub(crate) fn await_peer(names: Names, deadline: Instant) -> Self {
+        Self::new(names, false, State::Awaiting { deadline, arrived: Vec::new() })
     }
 
-    fn new(place: Place, is_dialer: bool, state: State) -> Self {
-        let Place { place, handle, peer, number, link_digest } = place;
+    fn new(names: Names, is_dialer: bool, state: State) -> Self {
+        let Names { place, handle, peer, number, link_digest } = names;
         Self {
             place,
             handle,

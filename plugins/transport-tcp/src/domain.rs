@@ -17,7 +17,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
 use crate::address;
-use crate::channel::{Channel, Place};
+use crate::channel::{Channel, Names};
 use crate::core::{Core, Identity};
 use crate::dialer::Dialer;
 use crate::framing::Message;
@@ -311,7 +311,7 @@ impl TransportDomain for TcpDomain {
             self.next_checkup = Some(now + identity.settings.user_timeout / 4);
         }
         let (place, handle) = self.new_place();
-        let names = Place { place, handle, peer, number, link_digest };
+        let names = Names { place, handle, peer, number, link_digest };
         let channel = if dial {
             Channel::dial(names, dialers)
         } else {

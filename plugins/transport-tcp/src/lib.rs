@@ -65,3 +65,8 @@ impl Transport for TcpTransport {
         TcpDomain::open(request, &self.settings)
     }
 }
+
+iccl_plugin_api::export_plugin! {
+    plugin: TcpTransport,
+    transport: TcpTransport,
+}

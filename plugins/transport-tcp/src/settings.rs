@@ -93,6 +93,8 @@ pub(crate) enum Congestion {
     Named(String),
 }
 
+const DAY_MICROSECONDS: u64 = 24 * 3600 * 1_000_000;
+
 impl TcpSettings {
     /// # Errors
     /// `InvalidArgument` naming the setting, its value and what is accepted.
@@ -105,8 +107,7 @@ impl TcpSettings {
             Err(PluginError::invalid(format!("setting {key}: {value} is not in {least} to {most}")))
         };
         let duration = |key: &str, default: Duration| {
-            let most = Duration::from_secs(24 * 3600).as_micros() as u64;
-            number(key, default.as_micros() as u64, 0, most).map(Duration::from_micros)
+            number(key, default.as_micros() as u64, 0, DAY_MICROSECONDS).map(Duration::from_micros)
         };
         let buffer = |key: &str| number(key, 0, 0, 1 << 30).map(|bytes| bytes as usize);
         Ok(Self {

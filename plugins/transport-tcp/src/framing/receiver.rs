@@ -182,10 +182,10 @@ impl Receiver {
         }
         let index = (self.verified - self.first) as usize;
         let Some(incoming) = self.posted.get(index) else { return Ok(false) };
-        if incoming.message.length != length || incoming.message.envelope != envelope {
-            if let Some(Incoming { message: expected, .. }) = self.posted.remove(index) {
-                return Err(Box::new(Mismatched { expected, envelope, length }));
-            }
+        if (incoming.message.length != length || incoming.message.envelope != envelope)
+            && let Some(Incoming { message: expected, .. }) = self.posted.remove(index)
+        {
+            return Err(Box::new(Mismatched { expected, envelope, length }));
         }
         self.staging.start += HEADER_BYTES;
         self.verified += 1;

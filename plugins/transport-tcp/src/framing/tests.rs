@@ -95,14 +95,14 @@ proptest! {
         let mut idle = 0;
         for &(is_send, lane, most) in pieces.iter().cycle() {
             let lane = lane % lanes as usize;
-            // Receives are posted one after the other, the first ones late.
-            if idle > 8 || posted < arrived {
-                if let Some(target) = targets.get_mut(posted) {
-                    receiver.post(message(posted as u64, posted as u8, target, segments.1));
-                    receiver.use_staging().unwrap();
-                    posted += 1;
-                    idle = 0;
-                }
+            // Receives are posted here and there, some ahead of the bytes and some late.
+            if (idle > 8 || most % 3 == 0)
+                && let Some(target) = targets.get_mut(posted)
+            {
+                receiver.post(message(posted as u64, posted as u8, target, segments.1));
+                receiver.use_staging().unwrap();
+                posted += 1;
+                idle = 0;
             }
             let moved = if is_send {
                 send(&mut sender, lane, most, &mut wires[lane])
@@ -123,9 +123,9 @@ proptest! {
             }
             // Cycles that never do one of the two would not end.
             if idle > 200 {
-                for lane in 0..lanes as usize {
-                    send(&mut sender, lane, 977, &mut wires[lane]);
-                    receive(&mut receiver, lane, 977, &mut wires[lane]).unwrap();
+                for (lane, wire) in wires.iter_mut().enumerate() {
+                    send(&mut sender, lane, 977, wire);
+                    receive(&mut receiver, lane, 977, wire).unwrap();
                 }
             }
         }
