@@ -6,8 +6,9 @@ use semver::Version;
 
 use super::PlanConfig;
 use super::class::{RankShape, TransportShape};
-use super::cost::{Cost, CostSource, lookup, table};
+use super::cost::Cost;
 use super::evidence::{LinkFact, RankFact};
+use super::figures::{Figures, measured, settle};
 use super::reason::{Reason, Refusal};
 use super::rule::{Rule, RuleRef, speaks_of};
 use super::tier::{Access, Side, Tier};
@@ -79,7 +80,7 @@ pub(super) fn decide_self(config: &PlanConfig) -> Decision {
         transport: None,
         src: Access::Direct,
         dst: Access::Direct,
-        cost: figures(config, Tier::SelfCopy, "", Figures::of_table(Tier::SelfCopy)),
+        cost: settle(config, Tier::SelfCopy, "", Figures::of_table(Tier::SelfCopy)),
     };
     Decision { chosen, runners_up: Vec::new(), refused: Vec::new(), preferred_by: None }
 }
@@ -177,17 +178,14 @@ impl Situation<'_> {
     /// One candidate through all filters, the hardest facts first: a rule is the reason only where
     /// nothing else is.
     fn candidate(&self, tier: Tier, name: &str) -> Result<Way, Reason> {
-        let find = |shape: &'_ RankShape| -> Option<TransportShape> {
-            shape.transports.get(name).filter(|found| serves(tier, found.reach)).cloned()
-        };
-        let (src, dst) = match (find(self.src), find(self.dst)) {
+        let (src, dst) = match (self.src.serving(tier, name), self.dst.serving(tier, name)) {
             (Some(src), Some(dst)) => (src, dst),
             (src, dst) => {
                 let side = Side::of(src.is_none(), dst.is_none()).unwrap_or(Side::Both);
                 return Err(Reason::PluginAbsent(side));
             }
         };
-        let ends = Ends { src: (&src, self.src), dst: (&dst, self.dst), name };
+        let ends = Ends { src: (src, self.src), dst: (dst, self.dst), name };
         ends.usable()?;
         if !compatible(&src.version, &dst.version) {
             let (src, dst) = (src.version.to_string(), dst.version.to_string());
@@ -224,8 +222,14 @@ impl Situation<'_> {
             transport: Some(name.to_owned()),
             src: src_access,
             dst: dst_access,
-            cost: figures(self.config, tier, name, ends.figures(self.config, tier)),
+            cost: settle(self.config, tier, name, ends.figures(self.config, tier)),
         })
+    }
+}
+
+impl RankShape {
+    fn serving(&self, tier: Tier, name: &str) -> Option<&TransportShape> {
+        self.transports.get(name).filter(|found| serves(tier, found.reach))
     }
 }
 
@@ -339,99 +343,11 @@ impl Ends<'_> {
 
     /// Probe and table: the slower of both sides decides.
     fn figures(&self, config: &PlanConfig, tier: Tier) -> Figures {
-        let (src, dst) =
-            (self.end_figures(config, tier, &self.src), self.end_figures(config, tier, &self.dst));
-        src.slower(dst)
-    }
-
-    fn end_figures(&self, config: &PlanConfig, tier: Tier, (transport, rank): &End<'_>) -> Figures {
-        let measured = rank.facts.iter().find_map(|fact| match fact {
-            RankFact::Speed { tier: of, transport, alpha_ns, bytes_per_us }
-                if *of == tier && transport == self.name =>
-            {
-                let source = CostSource::Probe;
-                Some(Figures { alpha: (*alpha_ns, source), beta: (*bytes_per_us, source) })
-            }
-            _ => None,
-        });
-        // The same bits on every run need the same plan on every run.
-        if let Some(measured) = measured.filter(|_| !config.deterministic) {
-            return measured;
-        }
-        let mut figures = Figures::of_table(tier);
-        let (own_alpha, own_beta) =
-            (u64::from(transport.latency_ns), u64::from(transport.bytes_per_us));
-        match tier {
-            // A transport speaks of host memory; mapping device memory is another matter.
-            Tier::SelfCopy | Tier::Ipc => {}
-            Tier::Shm | Tier::Direct | Tier::Tcp => {
-                figures.claim(own_alpha, own_beta);
-            }
-            Tier::Staged => {
-                let (direct_alpha, _) = table(Tier::Direct);
-                let staging_ns = figures.alpha.0.saturating_sub(direct_alpha);
-                let alpha = if own_alpha == 0 { 0 } else { own_alpha + staging_ns };
-                figures.claim(alpha, own_beta.min(figures.beta.0));
-            }
-        }
-        figures
-    }
-}
-
-/// α and β with where each comes from.
-#[derive(Clone, Copy)]
-struct Figures {
-    alpha: (u64, CostSource),
-    beta: (u64, CostSource),
-}
-
-impl Figures {
-    fn of_table(tier: Tier) -> Self {
-        let (alpha, beta) = table(tier);
-        Self { alpha: (alpha, CostSource::Table), beta: (beta, CostSource::Table) }
-    }
-
-    /// Takes what a plugin says of itself; 0 says nothing.
-    fn claim(&mut self, alpha_ns: u64, bytes_per_us: u64) {
-        if alpha_ns != 0 {
-            self.alpha.0 = alpha_ns;
-        }
-        if bytes_per_us != 0 {
-            self.beta.0 = bytes_per_us;
-        }
-    }
-
-    fn slower(self, other: Self) -> Self {
-        let trusted = |a: (u64, CostSource), b: (u64, CostSource)| if a.1 <= b.1 { a } else { b };
-        let (a, b) = (self.alpha, other.alpha);
-        let alpha = match a.0.cmp(&b.0) {
-            std::cmp::Ordering::Greater => a,
-            std::cmp::Ordering::Less => b,
-            std::cmp::Ordering::Equal => trusted(a, b),
+        let of = |(transport, rank): &End<'_>| {
+            let measured =
+                if config.deterministic { None } else { measured(rank, tier, self.name) };
+            measured.unwrap_or_else(|| Figures::claimed(tier, transport))
         };
-        let (a, b) = (self.beta, other.beta);
-        let beta = match a.0.cmp(&b.0) {
-            std::cmp::Ordering::Less => a,
-            std::cmp::Ordering::Greater => b,
-            std::cmp::Ordering::Equal => trusted(a, b),
-        };
-        Self { alpha, beta }
+        of(&self.src).slower(of(&self.dst))
     }
-}
-
-/// What settings and calibration say, over what was found otherwise.
-fn figures(config: &PlanConfig, tier: Tier, transport: &str, found: Figures) -> Cost {
-    let mut sources = vec![(&config.costs, CostSource::Configuration)];
-    if !config.deterministic {
-        sources.push((&config.calibration, CostSource::Calibration));
-    }
-    let pick = |figure: fn(&super::CostEntry) -> Option<u64>, found: (u64, CostSource)| {
-        let given = sources.iter().find_map(|(entries, source)| {
-            lookup(entries, tier, transport, figure).map(|value| (value, *source))
-        });
-        given.unwrap_or(found)
-    };
-    let (alpha_ns, alpha_source) = pick(|entry| entry.alpha_ns, found.alpha);
-    let (bytes_per_us, beta_source) = pick(|entry| entry.bytes_per_us, found.beta);
-    Cost { alpha_ns, bytes_per_us: bytes_per_us.max(1), alpha_source, beta_source }
 }

@@ -82,6 +82,11 @@ pub struct Evidence {
 const FORMAT: u8 = 1;
 
 impl Evidence {
+    /// No evidence, in this epoch.
+    pub fn of_epoch(epoch: u32) -> Self {
+        Self { epoch, ..Self::default() }
+    }
+
     /// Adds a fact about a rank.
     pub fn add_rank(&mut self, rank: u32, fact: RankFact) {
         self.ranks.insert((rank, fact));
@@ -133,7 +138,7 @@ impl Evidence {
         if format != FORMAT {
             return Err(DecodeError::Format { what: "evidence", found: format, expected: FORMAT });
         }
-        let mut evidence = Self { epoch: input.u32("epoch")?, ..Self::default() };
+        let mut evidence = Self::of_epoch(input.u32("epoch")?);
         for _ in 0..input.count("facts about ranks", 6)? {
             let rank = input.u32("rank")?;
             evidence.add_rank(rank, RankFact::decode(&mut input)?);
@@ -227,7 +232,7 @@ mod tests {
 
     fn some() -> Evidence {
         let tcp = || "tcp".to_owned();
-        let mut evidence = Evidence { epoch: 2, ..Evidence::default() };
+        let mut evidence = Evidence::of_epoch(2);
         evidence.add_link(2, 0, LinkFact::AttachFailed { transport: "shm".to_owned(), errno: 13 });
         evidence.add_link(0, 1, LinkFact::ConnectFailed { transport: tcp(), errno: -1 });
         evidence.add_rank(3, RankFact::RegisterFailed { transport: "rdma".to_owned(), errno: 14 });

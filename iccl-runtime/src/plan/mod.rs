@@ -14,6 +14,7 @@ mod decide;
 mod divergence;
 mod error;
 mod evidence;
+mod figures;
 mod links;
 mod planner;
 mod reason;

@@ -126,6 +126,7 @@ pub struct ClassRow {
     /// Whether its links are inside hosts.
     pub same_host: bool,
     /// The way that its links take.
+    #[serde(flatten)]
     pub chosen: WayRow,
     /// The `prefer` rule that decided; null if the score did.
     pub preferred_by: Option<String>,
