@@ -181,7 +181,24 @@ impl InstructionSet for Portable {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{InstructionSet, Job, Kernel, Reduction, run};
+    use core::arch::x86_64::{__m256, __m512};
+
+    use iccl_plugin_api::RedOp;
+
+    use super::{
+        F16, FloatMean, FloatProduct, FloatSum, InstructionSet, Job, Kernel, Reduction, float, run,
+    };
+    use crate::f16c::{Converted, Lanes};
+
+    /// The kernels of f16 that convert on registers `L`. Minimum and maximum convert nothing.
+    fn f16<I: InstructionSet, L: Lanes>(op: RedOp) -> Kernel {
+        match op {
+            RedOp::Sum => I::kernel::<Converted<L, FloatSum<F16>>>(),
+            RedOp::Prod => I::kernel::<Converted<L, FloatProduct<F16>>>(),
+            RedOp::Avg => I::kernel::<Converted<L, FloatMean<F16>>>(),
+            RedOp::Max | RedOp::Min => float::<I, F16>(op),
+        }
+    }
 
     pub(super) struct Avx2;
 
@@ -196,6 +213,10 @@ mod x86 {
                 unsafe { run::<R>(job) }
             }
             kernel::<R>
+        }
+
+        fn f16(op: RedOp) -> Kernel {
+            f16::<Self, __m256>(op)
         }
     }
 
@@ -212,6 +233,10 @@ mod x86 {
                 unsafe { run::<R>(job) }
             }
             kernel::<R>
+        }
+
+        fn f16(op: RedOp) -> Kernel {
+            f16::<Self, __m512>(op)
         }
     }
 }

@@ -46,6 +46,8 @@
 
 mod blocks;
 mod convert;
+#[cfg(target_arch = "x86_64")]
+mod f16c;
 mod floats;
 mod integers;
 mod level;
