@@ -62,21 +62,21 @@ macro_rules! element_type {
         mod $name {
             use super::*;
 
-            #[divan::bench(args = Level::available(), consts = [2, 8])]
-            fn sum<const SOURCES: usize>(bencher: Bencher<'_, '_>, level: &Level) {
-                measure(bencher, *level, DataType::$dtype, SUM, SOURCES, IN_CACHE_BYTES);
+            #[divan::bench(args = Level::available().to_vec(), consts = [2, 8])]
+            fn sum<const SOURCES: usize>(bencher: Bencher<'_, '_>, level: Level) {
+                measure(bencher, level, DataType::$dtype, SUM, SOURCES, IN_CACHE_BYTES);
             }
 
             // A power of two has faster ways to be divided by.
-            #[divan::bench(args = Level::available(), consts = [2, 3])]
-            fn avg<const SOURCES: usize>(bencher: Bencher<'_, '_>, level: &Level) {
+            #[divan::bench(args = Level::available().to_vec(), consts = [2, 3])]
+            fn avg<const SOURCES: usize>(bencher: Bencher<'_, '_>, level: Level) {
                 let reduction = super::avg(SOURCES);
-                measure(bencher, *level, DataType::$dtype, reduction, SOURCES, IN_CACHE_BYTES);
+                measure(bencher, level, DataType::$dtype, reduction, SOURCES, IN_CACHE_BYTES);
             }
 
-            #[divan::bench(args = Level::available(), consts = [2])]
-            fn max<const SOURCES: usize>(bencher: Bencher<'_, '_>, level: &Level) {
-                measure(bencher, *level, DataType::$dtype, MAX, SOURCES, IN_CACHE_BYTES);
+            #[divan::bench(args = Level::available().to_vec(), consts = [2])]
+            fn max<const SOURCES: usize>(bencher: Bencher<'_, '_>, level: Level) {
+                measure(bencher, level, DataType::$dtype, MAX, SOURCES, IN_CACHE_BYTES);
             }
         }
     };
@@ -90,7 +90,7 @@ element_type!(bf16, Bf16);
 element_type!(f32, F32);
 element_type!(f64, F64);
 
-#[divan::bench(args = Level::available(), sample_count = 10)]
-fn f32_sum_of_2_in_memory(bencher: Bencher<'_, '_>, level: &Level) {
-    measure(bencher, *level, DataType::F32, SUM, 2, IN_MEMORY_BYTES);
+#[divan::bench(args = Level::available().to_vec(), sample_count = 10)]
+fn f32_sum_of_2_in_memory(bencher: Bencher<'_, '_>, level: Level) {
+    measure(bencher, level, DataType::F32, SUM, 2, IN_MEMORY_BYTES);
 }
