@@ -43,8 +43,8 @@ where
         event_descriptor: Some(event_descriptor::<T::Domain>),
         wait: Some(wait::<T::Domain>),
         wake: Some(wake::<T::Domain>),
-        register: Some(register::<T::Domain>),
-        deregister: Some(deregister::<T::Domain>),
+        register_region: Some(register::<T::Domain>),
+        deregister_region: Some(deregister::<T::Domain>),
         quiesce: Some(quiesce::<T::Domain>),
         channel_close: Some(channel_close::<T::Domain>),
         close: Some(close::<T::Domain>),
@@ -363,7 +363,7 @@ unsafe extern "C" fn register<D: TransportDomain>(
         Ok(Status::Ok)
     };
     // SAFETY: the caller passes an open domain.
-    unsafe { domain_call("transport.register", handle, error, body) }
+    unsafe { domain_call("transport.register_region", handle, error, body) }
 }
 
 unsafe extern "C" fn deregister<D: TransportDomain>(
@@ -373,7 +373,7 @@ unsafe extern "C" fn deregister<D: TransportDomain>(
 ) -> i32 {
     let body = |domain: &mut D| done(domain.deregister(key));
     // SAFETY: the caller passes an open domain.
-    unsafe { domain_call("transport.deregister", handle, error, body) }
+    unsafe { domain_call("transport.deregister_region", handle, error, body) }
 }
 
 unsafe extern "C" fn quiesce<D: TransportDomain>(

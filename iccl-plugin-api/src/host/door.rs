@@ -3,8 +3,9 @@
 use core::ffi::c_void;
 
 use abi_stable::StableAbi;
-use abi_stable::abi_stability::abi_checking::check_layout_compatibility;
-use abi_stable::library::{AbiHeaderRef, LibHeader, LibraryError};
+use abi_stable::abi_stability::abi_checking::{AbiInstabilityErrors, check_layout_compatibility};
+use abi_stable::library::{AbiHeaderRef, LibHeader};
+use abi_stable::type_layout::TLFieldOrFunction;
 
 use super::{PluginView, TableError};
 use crate::door::RootRef;
@@ -73,33 +74,57 @@ pub unsafe fn open_rust_door(symbol: *const c_void) -> Result<PluginView, DoorEr
 
 /// Compares the layouts with the host as the older side, and if that fails as the newer one.
 fn check_both_ways(header: &'static LibHeader) -> Result<(), DoorError> {
-    let Err(newer_plugin) = header.ensure_layout::<RootRef>() else { return Ok(()) };
-    if let Some(layout) = header.layout()
-        && check_layout_compatibility(layout, <RootRef as StableAbi>::LAYOUT).is_ok()
-    {
-        return Ok(());
-    }
-    Err(DoorError::Layout(one_line(&newer_plugin)))
+    let ours = <RootRef as StableAbi>::LAYOUT;
+    let Some(theirs) = header.layout() else {
+        return Err(DoorError::NotUnderstood("the plugin hides its layout".to_owned()));
+    };
+    let Err(as_newer) = check_layout_compatibility(ours, theirs) else { return Ok(()) };
+    let Err(as_older) = check_layout_compatibility(theirs, ours) else { return Ok(()) };
+    // The direction that fits better has fewer complaints, all of which are to the point.
+    let (errors, what) = if as_older.errors.len() < as_newer.errors.len() {
+        (as_older, ("the plugin's", "ours"))
+    } else {
+        (as_newer, ("ours", "the plugin's"))
+    };
+    Err(DoorError::Layout(summary(&errors, what)))
 }
 
-/// Most characters of a reason.
+/// The first difference, as one line: `Segment.length: mismatched type, ours: u64, the plugin's:
+/// u32`. In full these errors are pages long.
+fn summary(errors: &AbiInstabilityErrors, (expected, found): (&str, &str)) -> String {
+    let Some(first) = errors.errors.iter().find(|error| !error.errs.is_empty()) else {
+        return "a difference that is not named".to_owned();
+    };
+    // Names of structs come as the target of a pointer, which `abi_stable` calls field 0.
+    let (mut place, mut member) = ("Root", None);
+    for step in &first.stack_trace {
+        if let TLFieldOrFunction::Field(field) = step.expected {
+            match field.name() {
+                "0" if field.layout().name() == "PrefixRef" => {}
+                "0" => (place, member) = (field.layout().name(), None),
+                name => member = member.or(Some(name)),
+            }
+        }
+    }
+    let text = first.to_string();
+    let reason = text.split("\nError:").nth(1).unwrap_or("differs").to_owned();
+    let reason = reason
+        .replace("\nExpected:\n", &format!(", {expected}: "))
+        .replace("\nFound:\n", &format!(", {found}: "));
+    let member = member.map(|name| format!(".{name}")).unwrap_or_default();
+    one_line(&format!("{place}{member}: {reason}"))
+}
+
+/// Most bytes of a reason.
 const LONGEST_REASON: usize = 300;
 
-/// The reason in one of `abi_stable`'s errors, which can be pages long.
-fn one_line(error: &LibraryError) -> String {
-    let text = match error {
-        LibraryError::AbiInstability(_) => layout_reason(&error.to_string()),
-        _ => error.to_string(),
-    };
-    let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+/// A text without line ends, cut where it becomes too long.
+fn one_line(text: &impl ToString) -> String {
+    let mut line = text.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
     let end = whole_characters(&line, LONGEST_REASON);
     if end < line.len() {
         line.truncate(end);
         line.push('…');
     }
-    line
-}
-
-fn layout_reason(text: &str) -> String {
-    text.to_owned()
+    line.replace(" ,", ",")
 }

@@ -111,7 +111,4 @@ pub enum TableError {
     /// Mandatory functions are null, or lie beyond the end of their table.
     #[error("null mandatory function {}", .0.join(", "))]
     MissingFunctions(Vec<&'static str>),
-    /// No family is offered.
-    #[error("the plugin offers no family")]
-    NoFamily,
 }

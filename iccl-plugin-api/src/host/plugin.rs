@@ -140,7 +140,7 @@ impl PluginView {
                 Ok(SettingDescription {
                     key: static_text(CALL, spec.key)?,
                     kind: static_text(CALL, spec.kind)?,
-                    default: static_text(CALL, spec.default)?,
+                    default: static_text(CALL, spec.default_text)?,
                     description: static_text(CALL, spec.description)?,
                 })
             })
@@ -254,9 +254,6 @@ impl Tables {
         }
         if !absent.is_empty() {
             return Err(TableError::MissingFunctions(absent));
-        }
-        if self.device.is_none() && self.transport.is_none() {
-            return Err(TableError::NoFamily);
         }
         Ok(())
     }

@@ -43,8 +43,8 @@ impl TransportView {
         if table.wait.is_some() && table.wake.is_none() {
             missing.push("transport.wake");
         }
-        if table.register.is_some() && table.deregister.is_none() {
-            missing.push("transport.deregister");
+        if table.register_region.is_some() && table.deregister_region.is_none() {
+            missing.push("transport.deregister_region");
         }
         missing
     }
@@ -81,7 +81,7 @@ impl TransportView {
 
     /// Whether domains can [`register`](OpenDomain::register) memory.
     pub fn has_register(self) -> bool {
-        self.0.register.is_some()
+        self.0.register_region.is_some()
     }
 
     /// Opens a domain and begins to listen.
@@ -316,9 +316,9 @@ impl OpenDomain {
             self.table,
             &mut self.error,
             "transport.",
-            register(self.handle, region, size, &raw mut key)
+            register_region(self.handle, region, size, &raw mut key)
         );
-        must_be_done("transport.register", answer)?;
+        must_be_done("transport.register_region", answer)?;
         Ok(key)
     }
 
@@ -327,8 +327,9 @@ impl OpenDomain {
     /// # Errors
     /// What the plugin says; `NotSupported` if it has no such function.
     pub fn deregister(&mut self, key: u64) -> Result<(), CallError> {
-        let answer = call!(self.table, &mut self.error, "transport.", deregister(self.handle, key));
-        must_be_done("transport.deregister", answer)
+        let answer =
+            call!(self.table, &mut self.error, "transport.", deregister_region(self.handle, key));
+        must_be_done("transport.deregister_region", answer)
     }
 
     /// Stops a channel: after `Ok` no posted memory is touched any more.

@@ -84,7 +84,7 @@ pub struct SettingSpec {
     /// What is accepted, as one of `bool`, `integer`, `bytes`, `duration`, `string`, `list`.
     pub kind: Bytes,
     /// The default, as text.
-    pub default: Bytes,
+    pub default_text: Bytes,
     /// One line that says what it does, with units.
     pub description: Bytes,
 }
@@ -99,13 +99,13 @@ impl SettingSpec {
     pub const fn new(
         key: &'static str,
         kind: &'static str,
-        default: &'static str,
+        default_text: &'static str,
         description: &'static str,
     ) -> Self {
         Self {
             key: Bytes::from_static(key),
             kind: Bytes::from_static(kind),
-            default: Bytes::from_static(default),
+            default_text: Bytes::from_static(default_text),
             description: Bytes::from_static(description),
         }
     }

@@ -128,7 +128,7 @@ pub struct TransportTable {
     /// while another function of the domain runs.
     pub wake: Option<unsafe extern "C" fn(domain: u64, error: *mut ErrorInfo) -> i32>,
     /// Optional. Registers memory for the NIC and gives a key for [`Segment::key`].
-    pub register: Option<
+    pub register_region: Option<
         unsafe extern "C" fn(
             domain: u64,
             region: *const super::MemoryRegion,
@@ -137,8 +137,8 @@ pub struct TransportTable {
             error: *mut ErrorInfo,
         ) -> i32,
     >,
-    /// Mandatory with `register`.
-    pub deregister:
+    /// Mandatory with `register_region`.
+    pub deregister_region:
         Option<unsafe extern "C" fn(domain: u64, key: u64, error: *mut ErrorInfo) -> i32>,
     /// Stops the channel: when it answers `Ok`, nothing will be read from or written to memory of
     /// posted messages any more, and their completions (`Aborted`) have been queued. May block for
@@ -243,7 +243,7 @@ pub struct Segment {
     pub address: *mut c_void,
     /// Length in bytes.
     pub length: u64,
-    /// Key from `register`, or 0.
+    /// Key from `register_region`, or 0.
     pub key: u64,
 }
 
