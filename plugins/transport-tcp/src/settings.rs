@@ -21,7 +21,7 @@ const fn setting(
     SettingSpec {
         key: text(key),
         kind: text(kind),
-        default: text(default),
+        default_text: text(default),
         description: text(description),
     }
 }
