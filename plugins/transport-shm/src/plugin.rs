@@ -96,8 +96,9 @@ mod tests {
         assert_eq!(default.ring_bytes, DEFAULT_RING_BYTES);
         let spec = &ShmTransport::SETTINGS[0];
         // SAFETY: a setting's default is a static text.
-        let text =
-            unsafe { std::slice::from_raw_parts(spec.default.data, spec.default.length as usize) };
+        let text = unsafe {
+            std::slice::from_raw_parts(spec.default_text.data, spec.default_text.length as usize)
+        };
         assert_eq!(text, DEFAULT_RING_BYTES.to_string().as_bytes());
     }
 }
