@@ -3,6 +3,7 @@
 
 mod plan_support;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use iccl_plugin_api::MemoryKind;
@@ -71,4 +72,33 @@ fn columns_are_aligned_and_cells_may_have_lines() {
     let rows = [["a", "b", "c"], ["long", "two\nlines", "end"]]
         .map(|row| row.map(ToOwned::to_owned).to_vec());
     assert_eq!(text_table(&rows), "a     b      c\nlong  two    end\n      lines\n");
+}
+
+/// Every key that appears anywhere in a JSON value, map keys that are tiers aside.
+fn keys(value: &serde_json::Value, found: &mut BTreeSet<String>) {
+    match value {
+        serde_json::Value::Object(object) => {
+            for (key, value) in object {
+                if Tier::from_name(key).is_none() {
+                    found.insert(key.clone());
+                }
+                keys(value, found);
+            }
+        }
+        serde_json::Value::Array(list) => list.iter().for_each(|value| keys(value, found)),
+        _ => {}
+    }
+}
+
+const PAGE: &str = include_str!("../../docs/plan.md");
+
+#[test]
+fn every_key_and_every_tier_is_on_the_page() {
+    let report = planned(&job("aab")).report();
+    let mut found = BTreeSet::new();
+    keys(&serde_json::to_value(&report).unwrap(), &mut found);
+    assert!(found.len() > 25, "{found:?}");
+    for word in found.iter().map(String::as_str).chain(Tier::ALL.map(Tier::name)) {
+        assert!(PAGE.contains(&format!("`{word}`")), "{word} is not in docs/plan.md");
+    }
 }

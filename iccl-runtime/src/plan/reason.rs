@@ -274,3 +274,67 @@ fn errno_name(errno: i32) -> String {
         None => format!("errno {errno}"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn every_reason() -> Vec<Reason> {
+        let rule = RuleRef { text: "forbid shm between * and *".into(), origin: "f:1".into() };
+        let mut reasons = vec![
+            Reason::NotSameHost,
+            Reason::VendorsDiffer,
+            Reason::VersionIncompatible { src: "1.0.0".into(), dst: "2.0.0".into() },
+            Reason::NoCommonFabric,
+            Reason::ConnectFailed { errno: libc::ECONNREFUSED },
+            Reason::AttachFailed { errno: 0 },
+            Reason::DeniedByRule(rule.clone()),
+            Reason::OutrankedByRule(rule),
+            Reason::Slower { score_ns: 2, chosen_ns: 1 },
+        ];
+        for side in [Side::Src, Side::Dst, Side::Both] {
+            reasons.extend([
+                Reason::NoDeviceMemory(side),
+                Reason::PluginAbsent(side),
+                Reason::TransportDisabled(side),
+                Reason::Quarantined(side),
+                Reason::NoGdr(side),
+                Reason::MemoryKindUnsupported { side, kind: "host" },
+                Reason::RegisterFailed { side, errno: 12_345 },
+            ]);
+        }
+        reasons
+    }
+
+    #[test]
+    fn every_code_is_on_the_page() {
+        let page = include_str!("../../../docs/plan.md");
+        for reason in every_reason() {
+            assert!(page.contains(&format!("`{}`", reason.code())), "{reason}");
+        }
+    }
+
+    #[test]
+    fn flipping_twice_changes_nothing_and_flipping_once_names_the_other_rank() {
+        for reason in every_reason() {
+            assert_eq!(reason.flipped().flipped(), reason);
+            assert_eq!(reason.explain("x", 3, 7).contains("rank 3"), {
+                reason.flipped().explain("x", 7, 3).contains("rank 3")
+            });
+        }
+        let reason = Reason::PluginAbsent(Side::Src);
+        assert_eq!(reason.explain("shm", 3, 7), "no shm transport on rank 3");
+        assert_eq!(reason.flipped().explain("shm", 3, 7), "no shm transport on rank 7");
+    }
+
+    #[test]
+    fn the_text_is_the_code_with_its_parameters() {
+        let text = |reason: Reason| reason.to_string();
+        assert_eq!(text(Reason::NotSameHost), "not-same-host");
+        assert_eq!(text(Reason::NoGdr(Side::Dst)), "no-gdr-dst");
+        assert_eq!(text(Reason::ConnectFailed { errno: 111 }), "connect-failed(ECONNREFUSED)");
+        assert_eq!(text(Reason::AttachFailed { errno: 0 }), "attach-failed(unknown)");
+        let reason = Reason::RegisterFailed { side: Side::Src, errno: 12_345 };
+        assert_eq!(text(reason), "register-failed(src, errno 12345)");
+    }
+}
