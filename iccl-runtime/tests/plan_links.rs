@@ -7,7 +7,7 @@ use iccl_plugin_api::MemoryKind;
 use iccl_runtime::config::{Config, RuleAction, Sources};
 use iccl_runtime::plan::{
     Access, CostEntry, CostSource, Evidence, InputDigests, LinkFact, PlanConfig, PlanError,
-    RankFact, Tier, agreed_digest, diff, plan,
+    RankFact, RankInputs, Tier, agreed_digest, diff, plan,
 };
 use iccl_runtime::topology::{NativeLibrary, TransportState, reach};
 use iccl_runtime::{Error, ErrorKind};
@@ -506,15 +506,48 @@ fn b042_settings_that_differ_end_the_plan_on_the_rank_that_differs() {
     assert_eq!(agreed_digest(&ring), agreed_digest(&turned));
 }
 
+/// What a rank sends so that a difference can be named, after the passage.
+fn inputs(
+    rank: u32,
+    ranks: &[iccl_runtime::topology::RankDescriptor],
+    config: &PlanConfig,
+    evidence: &Evidence,
+) -> RankInputs {
+    let digests = InputDigests::of(ranks, config, evidence).unwrap();
+    let sent = RankInputs { rank, digests, settings: config.agreed.clone() };
+    RankInputs::decode(&sent.encode().unwrap()).unwrap()
+}
+
+#[test]
+fn b042_a_setting_that_differs_is_named_with_its_values_and_ranks() {
+    let with = |algorithm: &str, chunk: &str| {
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let agreed = vec![pair("engine.algorithm", algorithm), pair("engine.chunk", chunk)];
+        PlanConfig { agreed, ..PlanConfig::default() }
+    };
+    let (ranks, none) = (job("aaa"), Evidence::default());
+    let ring = with("ring", "64K");
+    let direct = with("direct", "1M");
+    let all = [&ring, &direct, &ring].into_iter().zip(0..);
+    let all: Vec<_> = all.map(|(config, rank)| inputs(rank, &ranks, config, &none)).collect();
+    assert_eq!(
+        diff(&all).unwrap().to_string(),
+        "ranks disagree on the setting `engine.algorithm`: `ring` on ranks 0, 2; `direct` on rank 1"
+    );
+    let absent = inputs(1, &ranks, &PlanConfig::default(), &none);
+    let text = diff(&[all[0].clone(), absent]).unwrap().to_string();
+    assert!(text.ends_with("`ring` on rank 0; unset on rank 1"), "{text}");
+    // A value too long to send differs by its digest at least.
+    let (long, longer) = ("é".repeat(200), "é".repeat(201));
+    let cut = |rank, chunk: &str| inputs(rank, &ranks, &with("ring", chunk), &none);
+    assert_eq!(diff(&[cut(0, &long), cut(1, &longer)]).unwrap().input, "agreed settings");
+}
+
 #[test]
 fn b042_the_first_input_that_differs_is_named_with_its_ranks() {
-    let digests = |ranks: &[_], config: &PlanConfig, evidence: &Evidence| {
-        let digests = InputDigests::of(ranks, config, evidence).unwrap();
-        InputDigests::from_bytes(&digests.to_bytes()).unwrap()
-    };
     let (ranks, config, evidence) = (job("aaa"), PlanConfig::default(), Evidence::default());
-    let same = digests(&ranks, &config, &evidence);
-    assert_eq!(diff(&[(0, same.clone()), (1, same.clone())]), None);
+    let same = |rank| inputs(rank, &ranks, &config, &evidence);
+    assert_eq!(diff(&[same(0), same(1)]), None);
 
     let mut other_ranks = ranks.clone();
     other_ranks[2].pid += 1;
@@ -522,17 +555,14 @@ fn b042_the_first_input_that_differs_is_named_with_its_ranks() {
     other_evidence.add_rank(0, RankFact::Quarantined { transport: "shm".to_owned() });
     let rules = with_rules([rule(RuleAction::Forbid, Tier::Shm, "*", "*")]);
     let deterministic = PlanConfig { deterministic: true, ..config.clone() };
-    let agreed = vec![("engine.algorithm".to_owned(), "ring".to_owned())];
-    let settings = PlanConfig { agreed, ..config.clone() };
     let cases = [
-        ("agreed settings", digests(&other_ranks, &settings, &evidence)),
-        ("rules", digests(&ranks, &rules, &other_evidence)),
-        ("costs", digests(&ranks, &deterministic, &evidence)),
-        ("descriptors", digests(&other_ranks, &config, &other_evidence)),
-        ("evidence", digests(&ranks, &config, &other_evidence)),
+        ("rules", inputs(1, &ranks, &rules, &other_evidence)),
+        ("costs", inputs(1, &ranks, &deterministic, &evidence)),
+        ("descriptors", inputs(1, &other_ranks, &config, &other_evidence)),
+        ("evidence", inputs(1, &ranks, &config, &other_evidence)),
     ];
     for (section, different) in cases {
-        let divergence = diff(&[(0, same.clone()), (1, different), (2, same.clone())]).unwrap();
+        let divergence = diff(&[same(0), different, same(2)]).unwrap();
         assert_eq!(divergence.input, section);
         assert_eq!(divergence.odd_one_out(), Some(1));
         let text = divergence.to_string();
@@ -540,7 +570,10 @@ fn b042_the_first_input_that_differs_is_named_with_its_ranks() {
         let error: Error = PlanError::from(divergence).into();
         assert_eq!((error.kind(), error.rank()), (ErrorKind::PlanDiverged, Some(1)));
     }
-    assert_eq!(InputDigests::from_bytes(&[0; 31]), None);
+    let bytes = same(0).encode().unwrap();
+    for length in 0..bytes.len() {
+        assert!(RankInputs::decode(&bytes[..length]).is_err(), "cut at {length}");
+    }
 }
 
 #[test]

@@ -3,19 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use iccl_wire::Writer;
+use iccl_wire::{Reader, Writer};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use super::{Evidence, PLANNER_VERSION, PlanConfig};
 use crate::config::RuleAction;
-use crate::topology::{RankDescriptor, RankSet, in_rank_order};
+use crate::topology::codec::{read_text, write_text};
+use crate::topology::{DecodeError, RankDescriptor, RankSet, in_rank_order};
 
 /// The first input on which ranks do not agree: each value and who has it, the value of most ranks
 /// first.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub struct Divergence {
-    /// The input: one of [`SECTIONS`], or a fact of the descriptors.
+    /// The input: a setting's key, one of [`SECTIONS`], or a fact of the descriptors.
     pub input: String,
     /// The values, and the ranks that have each.
     pub values: Vec<(String, RankSet)>,
@@ -87,18 +88,6 @@ impl InputDigests {
         ]))
     }
 
-    /// The digests as bytes, for the exchange between ranks.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        self.0.concat()
-    }
-
-    /// Reads what another rank sent; `None` if it is not [`SECTIONS`]`.len()` digests.
-    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (digests, rest) = bytes.as_chunks::<32>();
-        let digests = digests.try_into().ok()?;
-        rest.is_empty().then_some(Self(digests))
-    }
-
     /// One digest over all.
     pub fn combined(&self) -> [u8; 32] {
         let mut hash = Sha256::new();
@@ -108,13 +97,92 @@ impl InputDigests {
     }
 }
 
-/// The first input, in the order of [`SECTIONS`], on which ranks do not agree; `None` if they agree
-/// on all. Where it is the settings, [`Config::compare_agreed`](crate::config::Config::compare_agreed)
-/// names the keys.
-pub fn diff(inputs: &[(u32, InputDigests)]) -> Option<Divergence> {
-    SECTIONS.iter().enumerate().find_map(|(index, section)| {
-        let digest = |digests: &InputDigests| hex(&digests.0[index][..8]);
-        Divergence::of(section, inputs.iter().map(|(rank, digests)| (*rank, digest(digests))))
+/// What one rank sends so that a difference can be named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankInputs {
+    /// The rank.
+    pub rank: u32,
+    /// The digests of its inputs.
+    pub digests: InputDigests,
+    /// The settings on which ranks have to agree, by key.
+    pub settings: Vec<(String, String)>,
+}
+
+const MAX_SETTINGS: usize = 1024;
+const MAX_SETTING_BYTES: usize = 255;
+
+impl RankInputs {
+    /// The inputs as bytes. A value too long to send is cut; its digest still tells it apart.
+    ///
+    /// # Errors
+    /// A key does not fit.
+    pub fn encode(&self) -> Result<Vec<u8>, DecodeError> {
+        let mut out = Writer::new();
+        out.u32(self.rank);
+        self.digests.0.iter().for_each(|digest| {
+            out.raw(digest);
+        });
+        let settings = &self.settings[..self.settings.len().min(MAX_SETTINGS)];
+        out.u32(settings.len() as u32);
+        for (key, value) in settings {
+            write_text(&mut out, "setting", MAX_SETTING_BYTES, key)?;
+            let limit = value.len().min(MAX_SETTING_BYTES);
+            let end = (0..=limit).rev().find(|end| value.is_char_boundary(*end)).unwrap_or(0);
+            let shown: String =
+                value[..end].chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+            write_text(&mut out, "value", MAX_SETTING_BYTES, &shown)?;
+        }
+        Ok(out.finish())
+    }
+
+    /// Reads what another rank sent.
+    ///
+    /// # Errors
+    /// Names the field that is cut short, too long, or not what it should be.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut input = Reader::new(bytes);
+        let rank = input.u32("rank")?;
+        let mut digests = [[0; 32]; SECTIONS.len()];
+        for digest in &mut digests {
+            *digest = input.array("digest")?;
+        }
+        let count = input.count("settings", 2)?;
+        let mut settings = Vec::with_capacity(count.min(MAX_SETTINGS));
+        for _ in 0..count {
+            let key = read_text(&mut input, "setting", MAX_SETTING_BYTES)?;
+            settings.push((key, read_text(&mut input, "value", MAX_SETTING_BYTES)?));
+        }
+        input.finish()?;
+        Ok(Self { rank, digests: InputDigests(digests), settings })
+    }
+}
+
+/// The first input on which ranks do not agree: settings by key, then [`SECTIONS`]. `None` if they
+/// agree on all.
+pub fn diff(inputs: &[RankInputs]) -> Option<Divergence> {
+    diff_settings(inputs).or_else(|| {
+        SECTIONS.iter().enumerate().find_map(|(index, section)| {
+            let digest = |input: &RankInputs| hex(&input.digests.0[index][..8]);
+            Divergence::of(section, inputs.iter().map(|input| (input.rank, digest(input))))
+        })
+    })
+}
+
+fn diff_settings(inputs: &[RankInputs]) -> Option<Divergence> {
+    let maps: Vec<(u32, BTreeMap<&str, &str>)> = inputs
+        .iter()
+        .map(|input| {
+            let settings = input.settings.iter();
+            (input.rank, settings.map(|(key, value)| (key.as_str(), value.as_str())).collect())
+        })
+        .collect();
+    let keys: BTreeSet<&str> = maps.iter().flat_map(|(_, map)| map.keys().copied()).collect();
+    keys.into_iter().find_map(|key| {
+        let values = maps.iter().map(|(rank, map)| {
+            let value = map.get(key).map_or("unset".to_owned(), |value| format!("`{value}`"));
+            (*rank, value)
+        });
+        Divergence::of(&format!("the setting `{key}`"), values)
     })
 }
 

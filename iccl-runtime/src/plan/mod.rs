@@ -24,7 +24,7 @@ mod tier;
 
 pub use cost::{Cost, CostEntry, CostSource, REFERENCE_BYTES, quantised, read_calibration};
 pub use decide::Way;
-pub use divergence::{Divergence, InputDigests, SECTIONS, agreed_digest, diff};
+pub use divergence::{Divergence, InputDigests, RankInputs, SECTIONS, agreed_digest, diff};
 pub use error::{PlanError, Unsatisfiable};
 pub use evidence::{Evidence, LinkFact, RankFact};
 pub use links::{CostModel, LinkDecision};
