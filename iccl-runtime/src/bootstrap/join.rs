@@ -1,0 +1,469 @@
+//! Joining a job: check in at the root, wire the tree, exchange descriptors.
+
+use std::net::IpAddr;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use iccl_wire::{Key, WIRE_VERSION};
+
+use super::control::{Callback, Control};
+use super::interface::{InterfaceChoice, choose, interfaces, loopback};
+use super::message::{CONTRIBUTION_LIMIT_BYTES, CheckIn, FromRoot, Notice, ToRoot};
+use super::net::{Endpoint, Listener};
+use super::rendezvous::{Rendezvous, is_local_only, use_once};
+use super::root::{Root, RootOptions};
+use super::root_link::{RootDialer, RootLink};
+use super::wiring::Wiring;
+use super::{DEFAULT_HANDSHAKE_TIMEOUT, tree};
+use crate::{Error, ErrorKind, Result};
+
+/// The tag of the first all-gather: the table of descriptors.
+const DESCRIPTORS_TAG: u32 = u32::from_le_bytes(*b"desc");
+/// The tag of [`Bootstrap::barrier`].
+const BARRIER_TAG: u32 = u32::from_le_bytes(*b"barr");
+/// How long a root goes on telling late ranks that a job at a fixed address has failed. Short, so
+/// that the address is free for the next attempt.
+const ADDRESS_LINGER: Duration = Duration::from_secs(1);
+/// How long a dropped bootstrap waits for the ranks below it to leave.
+const DROP_LINGER: Duration = Duration::from_secs(1);
+
+/// How a rank joins a job.
+#[derive(Clone, Debug)]
+pub struct JoinOptions {
+    /// Where the job meets.
+    pub rendezvous: Rendezvous,
+    /// This rank.
+    pub rank: u32,
+    /// How many ranks the job has.
+    pub world_size: u32,
+    /// Whether all ranks are known to run on this host.
+    pub is_one_host: bool,
+    /// The interface that others reach this rank on. `Auto`: the one that reaches the root.
+    pub interface: InterfaceChoice,
+    /// When to give up.
+    pub init_timeout: Duration,
+    /// How long a connection may take to prove itself.
+    pub handshake_timeout: Duration,
+    /// Must be the same on every rank: the version of what they say to each other beyond the
+    /// bootstrap, such as the planner's.
+    pub protocol_version: u32,
+    /// Name and version of the software, for messages.
+    pub software: String,
+    /// What the other ranks have to know about this one; at most 64 KiB, and 256 bytes is good.
+    pub descriptor: Vec<u8>,
+    /// Set it from another thread to end the join; looked at every 25 ms.
+    pub cancel: Option<Arc<AtomicBool>>,
+    /// The wire version to speak; anything but the default is for tests of version skew.
+    #[doc(hidden)]
+    pub wire_version: u32,
+}
+
+impl JoinOptions {
+    /// Options with the usual timeouts: five minutes to meet, five seconds for a handshake.
+    pub fn new(rendezvous: Rendezvous, rank: u32, world_size: u32) -> Self {
+        Self {
+            rendezvous,
+            rank,
+            world_size,
+            is_one_host: false,
+            interface: InterfaceChoice::Auto,
+            init_timeout: Duration::from_secs(1) * 300,
+            handshake_timeout: DEFAULT_HANDSHAKE_TIMEOUT,
+            protocol_version: 0,
+            software: concat!("iccl ", env!("CARGO_PKG_VERSION")).into(),
+            descriptor: Vec::new(),
+            cancel: None,
+            wire_version: WIRE_VERSION,
+        }
+    }
+}
+
+/// A rank's place in a job: who the others are, and the control plane that connects them.
+///
+/// One thread (`iccl-control`) serves the control plane; it sleeps unless something arrives.
+/// Dropping the bootstrap says goodbye to the neighbours, waits at most a second for the ranks below
+/// this one in the tree to leave as well, closes every connection and ends the thread. After a
+/// `fork` the child's calls fail with `Forked`, and its drop leaves the parent's connections alone.
+pub struct Bootstrap {
+    rank: u32,
+    world_size: u32,
+    key: Key,
+    local_ip: IpAddr,
+    descriptors: Vec<Vec<u8>>,
+    control: Control,
+}
+
+impl Bootstrap {
+    /// Meets the other ranks. Blocks until everyone is wired and has everyone's descriptor, until
+    /// something is wrong, or until the timeout; every wait looks at the cancel flag.
+    ///
+    /// # Errors
+    ///
+    /// On every rank that has arrived, within the timeout and naming the culprit: `Rendezvous`
+    /// (missing, twice, out of range, another world size), `VersionMismatch`, `PeerLost`,
+    /// `Timeout`. On this rank: `InvalidArgument`, `InvalidConfig`, `Authentication` (another
+    /// secret), `TransportError`, `OutOfResources`, `Aborted` (cancelled).
+    pub fn join(options: JoinOptions) -> Result<Self> {
+        let deadline = Instant::now() + options.init_timeout;
+        if options.world_size == 0 {
+            return Err(Error::new(ErrorKind::InvalidArgument, "bootstrap: the world size is 0"));
+        }
+        let (bytes, limit) = (options.descriptor.len(), CONTRIBUTION_LIMIT_BYTES);
+        if bytes > limit {
+            let message =
+                format!("bootstrap: a descriptor of {bytes} bytes, at most {limit} are allowed");
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        let is_unique_id = matches!(options.rendezvous, Rendezvous::UniqueId(_));
+        if matches!(options.rendezvous, Rendezvous::Alone)
+            || (!is_unique_id && options.world_size == 1)
+        {
+            return Self::alone(options);
+        }
+        if let Rendezvous::UniqueId(id) = &options.rendezvous {
+            use_once(id, options.rank)?;
+        }
+        let mut root = if options.rank == 0 && !is_unique_id {
+            let lingering = std::mem::take(&mut *lock_lingering());
+            // A failed attempt of this process may still hold the address.
+            drop(lingering);
+            Some(start_root(&options)?)
+        } else {
+            None
+        };
+        let joined = Join { options: &options, deadline }.run();
+        if let Some(root) = root.take() {
+            // Whoever is late hears how it ended.
+            match &joined {
+                Ok(_) => root.detach(),
+                Err(error) if error.kind() == ErrorKind::Aborted => drop(root),
+                Err(_) => lock_lingering().push(root),
+            }
+        }
+        joined
+    }
+
+    /// A job of one rank.
+    fn alone(options: JoinOptions) -> Result<Self> {
+        if options.rank != 0 || options.world_size != 1 {
+            let (rank, size) = (options.rank, options.world_size);
+            let message =
+                format!("bootstrap: rank {rank} of {size} has nowhere to meet the others");
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        let key = Key::generate().map_err(|error| {
+            Error::new(ErrorKind::OutOfResources, "bootstrap: no randomness").with_source(error)
+        })?;
+        Ok(Self {
+            rank: 0,
+            world_size: 1,
+            key,
+            local_ip: loopback(&interfaces()?),
+            descriptors: vec![options.descriptor],
+            control: Control::start(0, 1, std::collections::BTreeMap::new())?,
+        })
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// How many ranks the job has.
+    pub fn world_size(&self) -> u32 {
+        self.world_size
+    }
+
+    /// The key that every rank of this job has and nobody else; derive from it what connections
+    /// between ranks prove.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// This host's address that the others reach: listen for them here and nowhere else.
+    pub fn local_ip(&self) -> IpAddr {
+        self.local_ip
+    }
+
+    /// Every rank's descriptor, by rank.
+    pub fn descriptors(&self) -> &[Vec<u8>] {
+        &self.descriptors
+    }
+
+    /// Gives every rank the `bytes` of every rank, by rank. All ranks call it in the same order
+    /// with the same `tag`; one at a time. At most 64 KiB a rank.
+    ///
+    /// # Errors
+    ///
+    /// `Mismatch`: ranks called with different tags (both are named). `Timeout`: ranks are missing
+    /// (they are named; ranks but 0 wait half a second longer for the names). `PeerLost`, at once:
+    /// a rank is gone. `ConcurrentUse`, `InvalidArgument`, `Forked`.
+    pub fn all_gather(&self, tag: u32, bytes: &[u8], timeout: Duration) -> Result<Vec<Vec<u8>>> {
+        self.control.all_gather(tag, bytes, timeout, None)
+    }
+
+    /// As [`all_gather`](Self::all_gather), ended early with `Aborted` when the flag is set.
+    ///
+    /// # Errors
+    ///
+    /// As [`all_gather`](Self::all_gather), and `Aborted`. The job's rounds are out of step then:
+    /// only dropping the bootstrap is of use.
+    pub fn all_gather_cancellable(
+        &self,
+        tag: u32,
+        bytes: &[u8],
+        timeout: Duration,
+        cancel: &AtomicBool,
+    ) -> Result<Vec<Vec<u8>>> {
+        self.control.all_gather(tag, bytes, timeout, Some(cancel))
+    }
+
+    /// Waits until every rank is here.
+    ///
+    /// # Errors
+    ///
+    /// As [`all_gather`](Self::all_gather).
+    pub fn barrier(&self, timeout: Duration) -> Result<()> {
+        self.all_gather(BARRIER_TAG, &[], timeout).map(drop)
+    }
+
+    /// Tells every other rank that a communicator has failed. Returns at once.
+    ///
+    /// # Errors
+    ///
+    /// `Forked`.
+    pub fn notify_failure(
+        &self,
+        communicator: u64,
+        culprit: Option<u32>,
+        kind: ErrorKind,
+        message: impl Into<String>,
+    ) -> Result<()> {
+        let (origin, message) = (self.rank, message.into());
+        self.control.notify(Notice { communicator, origin, culprit, kind, message })
+    }
+
+    /// Calls `callback` for every notice of another rank and for every lost rank, those that have
+    /// already arrived first. It runs on the control thread (the earlier ones on this one) and must
+    /// not block: it wakes whoever waits.
+    pub fn on_notice(&self, callback: impl Fn(&Notice) + Send + Sync + 'static) {
+        let callback: Callback = Arc::new(callback);
+        self.control.on_notice(&callback);
+    }
+
+    /// The notices so far, at most the first 64.
+    pub fn notices(&self) -> Vec<Notice> {
+        self.control.notices()
+    }
+
+    /// Leaves the job: waits until the ranks below this one in the tree have left too, at most
+    /// `linger`, so that news still reaches everyone, then closes the connections.
+    pub fn goodbye(mut self, linger: Duration) {
+        self.control.close(linger);
+    }
+}
+
+impl Drop for Bootstrap {
+    fn drop(&mut self) {
+        self.control.close(DROP_LINGER);
+    }
+}
+
+impl std::fmt::Debug for Bootstrap {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bootstrap")
+            .field("rank", &self.rank)
+            .field("world_size", &self.world_size)
+            .field("local_ip", &self.local_ip)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Roots of attempts that failed here, which still tell late ranks why.
+static LINGERING: Mutex<Vec<Root>> = Mutex::new(Vec::new());
+
+fn lock_lingering() -> std::sync::MutexGuard<'static, Vec<Root>> {
+    LINGERING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Listens where the job meets, since this is rank 0.
+fn start_root(options: &JoinOptions) -> Result<Root> {
+    let candidates = match &options.rendezvous {
+        Rendezvous::Address(meeting) => meeting.own_endpoints(options.is_one_host)?,
+        other => other.endpoints(options.is_one_host).unwrap_or_default(),
+    };
+    let session_key = match options.rendezvous {
+        Rendezvous::LocalSocket { .. } => Some(Key::generate().map_err(|error| {
+            Error::new(ErrorKind::OutOfResources, "bootstrap: no randomness").with_source(error)
+        })?),
+        _ => None,
+    };
+    let mut failure = None;
+    for endpoint in candidates {
+        let root = Root::start(RootOptions {
+            endpoint: endpoint.clone(),
+            key: options.rendezvous.key(),
+            job: options.rendezvous.job(),
+            session_key: session_key.clone(),
+            handshake_timeout: options.handshake_timeout,
+            lifetime: options.init_timeout,
+            linger: ADDRESS_LINGER,
+            wire_version: options.wire_version,
+        });
+        match root {
+            Ok(root) => {
+                if let Rendezvous::Address(meeting) = &options.rendezvous
+                    && meeting.secret.is_none()
+                    && !is_local_only(&endpoint)
+                {
+                    tracing::warn!(
+                        %endpoint,
+                        "bootstrap: the job has no secret, so whoever reaches this address and \
+                         guesses the job's name can join; set ICCL_JOB_SECRET_FILE on every rank"
+                    );
+                }
+                return Ok(root);
+            }
+            Err(error) => failure = failure.or(Some(error)),
+        }
+    }
+    Err(failure.unwrap_or_else(|| {
+        let message = format!("bootstrap: {} has no address", options.rendezvous);
+        Error::new(ErrorKind::InvalidConfig, message)
+    }))
+}
+
+/// One attempt to join.
+struct Join<'a> {
+    options: &'a JoinOptions,
+    deadline: Instant,
+}
+
+impl Join<'_> {
+    fn run(&self) -> Result<Bootstrap> {
+        let options = self.options;
+        let (rank, world_size) = (options.rank, options.world_size);
+        let (mut link, local_ip, listener) = self.check_in()?;
+        let (parent, session_key) = match link.receive(self.deadline, self.cancel())? {
+            FromRoot::Assigned { parent, key } => (parent, key),
+            FromRoot::Failed(failure) => return Err(failure.to_error()),
+            FromRoot::Welcome => {
+                let message = "bootstrap: the root welcomed this rank twice";
+                return Err(Error::new(ErrorKind::Internal, message));
+            }
+        };
+        let job = options.rendezvous.job();
+        let key = session_key.unwrap_or_else(|| options.rendezvous.key());
+        let key = key.derive("iccl job key", &job);
+        tracing::debug!(rank, ?parent, "bootstrap: everyone has checked in");
+        let edges = Wiring {
+            rank,
+            world_size,
+            key: key.derive("tree", &[]),
+            job: &job,
+            wire_version: options.wire_version,
+            listener,
+            parent,
+            root: link,
+            deadline: self.deadline,
+            handshake_timeout: options.handshake_timeout,
+            cancel: self.cancel(),
+        }
+        .run()?;
+        let control = Control::start(rank, world_size, edges)?;
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        let descriptors =
+            control.all_gather(DESCRIPTORS_TAG, &options.descriptor, left, self.cancel())?;
+        tracing::debug!(rank, "bootstrap: joined");
+        Ok(Bootstrap { rank, world_size, key, local_ip, descriptors, control })
+    }
+
+    fn cancel(&self) -> Option<&AtomicBool> {
+        self.options.cancel.as_deref()
+    }
+
+    /// Finds the root and checks in; opens the listener for this rank's children on the way.
+    fn check_in(&self) -> Result<(RootLink, IpAddr, Option<Listener>)> {
+        let options = self.options;
+        let instance = random_number()?;
+        let mut listener: Option<Listener> = None;
+        let mut local_ip = None;
+        let mut check_in = |reached_from: Option<IpAddr>| {
+            let ip = self.own_ip(reached_from)?;
+            if local_ip != Some(ip) {
+                local_ip = Some(ip);
+                listener = self.listen(ip)?;
+            }
+            let address = match listener.as_ref().map(Listener::endpoint) {
+                Some(Endpoint::Tcp(address)) => Some(*address),
+                _ => None,
+            };
+            let left = self.deadline.saturating_duration_since(Instant::now());
+            // The root speaks before this rank's own deadline, so that the answer still arrives.
+            let patience = left.saturating_sub((left / 5).min(Duration::from_millis(500)));
+            Ok(ToRoot::CheckIn(CheckIn {
+                rank: options.rank,
+                world_size: options.world_size,
+                instance,
+                protocol_version: options.protocol_version,
+                software: options.software.clone(),
+                process: process_name(),
+                patience_milliseconds: u32::try_from(patience.as_millis()).unwrap_or(u32::MAX),
+                listener: address,
+            }))
+        };
+        let link = RootDialer {
+            rank: options.rank,
+            key: &options.rendezvous.key(),
+            job: &options.rendezvous.job(),
+            wire_version: options.wire_version,
+            deadline: self.deadline,
+            cancel: self.cancel(),
+            check_in: &mut check_in,
+        }
+        .connect(&options.rendezvous.to_string(), &|| {
+            options.rendezvous.endpoints(options.is_one_host)
+        })?;
+        let local_ip = local_ip.ok_or_else(|| {
+            Error::new(ErrorKind::Internal, "bootstrap: welcomed before the check-in")
+        })?;
+        Ok((link, local_ip, listener))
+    }
+
+    fn own_ip(&self, reached_from: Option<IpAddr>) -> Result<IpAddr> {
+        match (&self.options.interface, reached_from) {
+            (InterfaceChoice::Auto, Some(ip)) => Ok(ip),
+            (InterfaceChoice::Auto, None) => Ok(loopback(&interfaces()?)),
+            (chosen, _) => Ok(choose(&interfaces()?, chosen, self.options.is_one_host)?.ip()),
+        }
+    }
+
+    fn listen(&self, ip: IpAddr) -> Result<Option<Listener>> {
+        if tree::children(self.options.rank, self.options.world_size).is_empty() {
+            return Ok(None);
+        }
+        let own = interfaces()?.into_iter().find(|interface| interface.ip == ip);
+        let address = own.map_or_else(|| (ip, 0).into(), |interface| interface.socket_address(0));
+        let listener = Listener::bind(&Endpoint::Tcp(address)).map_err(|error| {
+            let message = format!("bootstrap: cannot listen on {ip} for other ranks");
+            Error::new(ErrorKind::TransportError, message).with_source(error)
+        })?;
+        Ok(Some(listener))
+    }
+}
+
+fn random_number() -> Result<u64> {
+    let key = Key::generate().map_err(|error| {
+        Error::new(ErrorKind::OutOfResources, "bootstrap: no randomness").with_source(error)
+    })?;
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&key.expose()[..8]);
+    Ok(u64::from_le_bytes(bytes))
+}
+
+/// `pid 123 on node7`.
+fn process_name() -> String {
+    let uname = rustix::system::uname();
+    format!("pid {} on {}", std::process::id(), uname.nodename().to_string_lossy())
+}

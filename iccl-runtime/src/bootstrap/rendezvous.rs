@@ -1,0 +1,234 @@
+//! Where a job meets, and what its ranks prove to each other there.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Mutex;
+
+use iccl_wire::Key;
+use sha2::{Digest, Sha256};
+
+use super::interface::{HostPort, InterfaceChoice, choose, interfaces};
+use super::net::Endpoint;
+use super::unique_id::UniqueId;
+use crate::{Error, ErrorKind, Result};
+
+/// Where a job meets.
+#[derive(Clone, Debug)]
+pub enum Rendezvous {
+    /// At the service behind a unique id.
+    UniqueId(UniqueId),
+    /// At an address that the launcher or the configuration names; rank 0 listens there.
+    Address(Meeting),
+    /// On this host, over a local socket that only processes of this user can use. `job` tells jobs
+    /// apart.
+    LocalSocket {
+        /// The launcher's number of the job, or whatever else all its ranks know.
+        job: String,
+    },
+    /// The job has one rank: there is nobody to meet.
+    Alone,
+}
+
+/// An address to meet at.
+#[derive(Clone, Debug)]
+pub struct Meeting {
+    /// The host's name or address.
+    pub host: String,
+    /// Ports in the order in which they are tried. Rank 0 takes the first that is free.
+    pub ports: Vec<u16>,
+    /// Tells jobs and their restarts apart; not a secret.
+    pub job: String,
+    /// The job secret. Without one, whoever knows `job` can join: weak, said once when the address
+    /// is not loopback.
+    pub secret: Option<Key>,
+}
+
+impl Rendezvous {
+    /// The number that the handshake carries; not a secret.
+    pub(super) fn job(&self) -> Vec<u8> {
+        match self {
+            Self::UniqueId(id) => id.job().to_vec(),
+            Self::Address(meeting) => meeting.job.as_bytes().to_vec(),
+            Self::LocalSocket { job } => job.as_bytes().to_vec(),
+            Self::Alone => Vec::new(),
+        }
+    }
+
+    /// What ranks prove to the root.
+    pub(super) fn key(&self) -> Key {
+        match self {
+            Self::UniqueId(id) => id.secret().clone(),
+            Self::Address(meeting) => match &meeting.secret {
+                Some(secret) => secret.derive("iccl job", meeting.job.as_bytes()),
+                None => Key::from_material("iccl job without a secret", meeting.job.as_bytes()),
+            },
+            Self::LocalSocket { job } => {
+                Key::from_material("iccl job on a local socket", job.as_bytes())
+            }
+            Self::Alone => Key::from_bytes([0; 32]),
+        }
+    }
+
+    /// Where to look for the root, asked anew for each attempt.
+    pub(super) fn endpoints(&self, is_one_host: bool) -> std::io::Result<Vec<Endpoint>> {
+        match self {
+            Self::UniqueId(id) => Ok(vec![Endpoint::Tcp(id.address())]),
+            Self::Address(meeting) => meeting.endpoints(is_one_host),
+            Self::LocalSocket { job } => Ok(vec![local_socket(job)]),
+            Self::Alone => Ok(Vec::new()),
+        }
+    }
+}
+
+impl std::fmt::Display for Rendezvous {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::UniqueId(id) => write!(f, "{}", id.address()),
+            Self::Address(meeting) => {
+                let ports: Vec<_> = meeting.ports.iter().map(ToString::to_string).collect();
+                write!(f, "{}:{}", meeting.host, ports.join("|"))
+            }
+            Self::LocalSocket { job } => write!(f, "{}", local_socket(job)),
+            Self::Alone => f.write_str("nowhere"),
+        }
+    }
+}
+
+impl Meeting {
+    /// The addresses, the same on rank 0, which listens on one of them, and on the others, which try
+    /// them all. A host name that means loopback here (Debian maps the host's own name to 127.0.1.1)
+    /// stands for the address that other hosts see, unless all ranks are here.
+    fn endpoints(&self, is_one_host: bool) -> std::io::Result<Vec<Endpoint>> {
+        let to_io = |error: Error| std::io::Error::other(error.to_string());
+        let mut found = Vec::new();
+        for port in &self.ports {
+            let host = HostPort::new(&self.host, *port).map_err(to_io)?;
+            let mut addresses = host.resolve()?;
+            if !is_one_host && !host.is_literal_loopback() {
+                addresses.retain(|address| !address.ip().is_loopback());
+                if addresses.is_empty() {
+                    let mut own =
+                        choose(&interfaces().map_err(to_io)?, &InterfaceChoice::Auto, false)
+                            .map_err(to_io)?;
+                    own.set_port(*port);
+                    addresses.push(own);
+                }
+            }
+            found.extend(addresses.into_iter().map(Endpoint::Tcp));
+        }
+        Ok(found)
+    }
+
+    /// The endpoints that rank 0 may listen on: those whose address is this host's, or all of them
+    /// if none is, so that the error names them.
+    pub(super) fn own_endpoints(&self, is_one_host: bool) -> Result<Vec<Endpoint>> {
+        let found = self.endpoints(is_one_host).map_err(|error| {
+            let message = format!("bootstrap: the root's address {} is of no use", self.host);
+            Error::new(ErrorKind::InvalidConfig, message).with_source(error)
+        })?;
+        let own: BTreeSet<_> = interfaces()?.into_iter().map(|interface| interface.ip).collect();
+        let is_own = |endpoint: &Endpoint| match endpoint {
+            Endpoint::Tcp(address) => own.contains(&address.ip()) || address.ip().is_loopback(),
+            Endpoint::Local(_) => true,
+        };
+        if found.iter().any(is_own) {
+            return Ok(found.into_iter().filter(is_own).collect());
+        }
+        Ok(found)
+    }
+}
+
+/// The name of the socket on which the ranks of `job` of this user meet.
+fn local_socket(job: &str) -> Endpoint {
+    let digest = Sha256::digest(job.as_bytes());
+    let mut number = [0; 16];
+    number.copy_from_slice(&digest[..16]);
+    let (user, number) = (rustix::process::geteuid().as_raw(), u128::from_be_bytes(number));
+    Endpoint::Local(format!("iccl-{user}-{number:032x}"))
+}
+
+/// Three ports that everyone who knows `job` derives alike, in `range`, begun at `base`. Used where
+/// a launcher names a port that is or will be taken by somebody else (the store of
+/// `torch.distributed` on `MASTER_PORT`), or none at all.
+pub(super) fn derived_ports(base: u16, job: &str) -> Vec<u16> {
+    const LOWEST: u32 = 1024;
+    const PORTS: u32 = 65536 - LOWEST;
+    let digest = Sha256::digest(format!("iccl port {job}").as_bytes());
+    let offset = u32::from(u16::from_le_bytes([digest[0], digest[1]])) % 500;
+    let port = |attempt: u32| {
+        let distance = u32::from(base).saturating_sub(LOWEST) + 1 + offset + attempt * 501;
+        (LOWEST + distance % PORTS) as u16
+    };
+    (0..3).map(port).collect()
+}
+
+/// Unique ids that this process has joined with, by job and rank.
+static USED: Mutex<BTreeSet<([u8; 16], u32)>> = Mutex::new(BTreeSet::new());
+
+/// Notes that `rank` joins with `id` from this process.
+///
+/// # Errors
+///
+/// `InvalidArgument`: it has done so before.
+pub(super) fn use_once(id: &UniqueId, rank: u32) -> Result<()> {
+    let mut used = USED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if used.insert((id.job(), rank)) {
+        return Ok(());
+    }
+    let message = format!("bootstrap: rank {rank} has used this unique id before ({id})");
+    Err(Error::new(ErrorKind::InvalidArgument, message)
+        .with_rank(rank)
+        .with_hint("a unique id serves one job: generate another"))
+}
+
+/// Whether an address cannot be reached from other hosts.
+pub(super) fn is_local_only(endpoint: &Endpoint) -> bool {
+    match endpoint {
+        Endpoint::Tcp(address) => SocketAddr::ip(address).is_loopback(),
+        Endpoint::Local(_) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn derived_ports_avoid_the_base_and_differ_by_job() {
+        for base in [0, 80, 1024, 29500, 65535] {
+            let ports = derived_ports(base, "job/0");
+            assert_eq!(ports, derived_ports(base, "job/0"));
+            assert!(ports.iter().all(|port| *port >= 1024 && *port != base), "{base}: {ports:?}");
+            assert_eq!(BTreeSet::from_iter(&ports).len(), 3);
+            assert_ne!(ports, derived_ports(base, "job/1"));
+        }
+    }
+
+    #[test]
+    fn a_key_depends_on_secret_and_job() {
+        let meeting = |job: &str, secret: Option<u8>| {
+            Rendezvous::Address(Meeting {
+                host: "localhost".into(),
+                ports: vec![1],
+                job: job.into(),
+                secret: secret.map(|byte| Key::from_bytes([byte; 32])),
+            })
+            .key()
+        };
+        assert_eq!(meeting("a", Some(1)), meeting("a", Some(1)));
+        assert_ne!(meeting("a", Some(1)), meeting("b", Some(1)));
+        assert_ne!(meeting("a", Some(1)), meeting("a", Some(2)));
+        assert_ne!(meeting("a", None), meeting("b", None));
+    }
+
+    #[test]
+    fn a_name_that_means_loopback_here_is_not_published_to_other_hosts() {
+        let meeting =
+            Meeting { host: "127.0.1.1".into(), ports: vec![9], job: String::new(), secret: None };
+        // Written as such, it is what was asked for.
+        let written = meeting.endpoints(false).unwrap();
+        assert_eq!(written, [Endpoint::Tcp("127.0.1.1:9".parse().unwrap())]);
+        let named = Meeting { host: "localhost".into(), ..meeting };
+        assert!(named.endpoints(true).unwrap().iter().all(is_local_only));
+    }
+}
