@@ -53,13 +53,13 @@ impl Roster {
         if self.failure.is_some() {
             return Arrival::Failed;
         }
+        let patience = Duration::from_millis(u64::from(check_in.patience_milliseconds));
+        let deadline = now + patience;
+        self.deadline = Some(self.deadline.map_or(deadline, |earlier| earlier.min(deadline)));
         if let Some(failure) = self.disagreement(&check_in) {
             self.failure = Some(failure);
             return Arrival::Failed;
         }
-        let patience = Duration::from_millis(u64::from(check_in.patience_milliseconds));
-        let deadline = now + patience;
-        self.deadline = Some(self.deadline.map_or(deadline, |earlier| earlier.min(deadline)));
         let world_size = check_in.world_size;
         let entry = Entry { connection, check_in };
         if let Some(old) = self.entries.insert(entry.check_in.rank, entry) {
@@ -222,7 +222,8 @@ mod tests {
             .map(|(index, c)| roster.arrive(index as u64, c.clone(), now))
             .last();
         assert_eq!(last, Some(Arrival::Failed));
-        // Whoever comes later is told the same.
+        // Whoever comes later is told the same, for as long as those who came would have waited.
+        assert_eq!(roster.deadline(), Some(now + Duration::from_secs(3)));
         assert_eq!(roster.arrive(99, check_in(0, 1), now), Arrival::Failed);
         roster.failure().unwrap().clone()
     }
