@@ -25,6 +25,14 @@ pub enum DecodeError {
         /// The field.
         field: &'static str,
     },
+    /// Two entries of a list have one name.
+    #[error("{field} {name} comes twice")]
+    Repeated {
+        /// The list's entries.
+        field: &'static str,
+        /// The name.
+        name: String,
+    },
     /// The format is one that this version of iccl does not read.
     #[error("{what} has format {found}, this iccl reads format {expected}")]
     Format {

@@ -198,6 +198,7 @@ impl RankDescriptor {
             write_section(&mut out, "native library", library.encode()?)?;
         }
         check_limit("transports", self.transports.len(), MAX_TRANSPORTS)?;
+        check_names(&self.transports)?;
         out.u8(self.transports.len() as u8);
         for transport in &self.transports {
             write_section(&mut out, "transport", transport.encode()?)?;
@@ -241,9 +242,10 @@ impl RankDescriptor {
         };
         let count = usize::from(input.u8("transports")?);
         check_limit("transports", count, MAX_TRANSPORTS)?;
-        let transports = (0..count)
+        let transports: Vec<_> = (0..count)
             .map(|_| TransportFacts::decode(read_section(&mut input, "transport")?))
             .collect::<Result<_, _>>()?;
+        check_names(&transports)?;
         Ok(Self {
             rank,
             wire_version,
@@ -371,6 +373,14 @@ impl TransportFacts {
     }
 }
 
+fn check_names(transports: &[TransportFacts]) -> Result<(), DecodeError> {
+    let mut names = std::collections::BTreeSet::new();
+    match transports.iter().find(|transport| !names.insert(&transport.name)) {
+        Some(twice) => Err(DecodeError::Repeated { field: "transport", name: twice.name.clone() }),
+        None => Ok(()),
+    }
+}
+
 fn write_version(
     out: &mut Writer,
     field: &'static str,
@@ -483,6 +493,14 @@ mod tests {
             descriptor.encode().unwrap_err(),
             DecodeError::ControlCharacters { field: "host name" }
         );
+        let mut descriptor = usual();
+        "tcp".clone_into(&mut descriptor.transports[1].name);
+        assert_eq!(descriptor.encode().unwrap_err().to_string(), "transport tcp comes twice");
+        let mut bytes = usual().encode().unwrap();
+        let shm = bytes.windows(3).position(|three| three == b"shm").unwrap();
+        bytes[shm..shm + 3].copy_from_slice(b"tcp");
+        let error = RankDescriptor::decode(&bytes).unwrap_err().to_string();
+        assert_eq!(error, "transport tcp comes twice");
         let mut bytes = usual().encode().unwrap();
         bytes[0] = 2;
         let error = RankDescriptor::decode(&bytes).unwrap_err().to_string();
