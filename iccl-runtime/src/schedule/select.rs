@@ -80,24 +80,20 @@ pub fn select(
         })
         // The order of the enum is that of the table, so it decides between equals.
         .min();
-    match cheapest {
-        Some((ns, algorithm)) => {
-            let reason = reason(ns, algorithm, &considered);
-            Ok(Choice { algorithm, reason, considered })
-        }
-        None => {
-            let why = considered.iter().map(|(one, verdict)| match verdict {
-                Verdict::Refused(why) => format!("{one}: {why}"),
-                Verdict::Costs(_) => one.to_string(),
-            });
-            let why = why.collect::<Vec<_>>().join("; ");
-            let why = if why.is_empty() { "there is none for this collective".into() } else { why };
-            Err(Error::new(
-                ErrorKind::NotSupported,
-                format!("no algorithm can carry {request}: {why}"),
-            ))
-        }
+    if let Some((ns, algorithm)) = cheapest {
+        let reason = reason(ns, algorithm, &considered);
+        return Ok(Choice { algorithm, reason, considered });
     }
+    let why: Vec<String> = considered
+        .iter()
+        .map(|(one, verdict)| match verdict {
+            Verdict::Refused(why) => format!("{one}: {why}"),
+            Verdict::Costs(_) => unreachable!("{one} would have been chosen"),
+        })
+        .collect();
+    let why =
+        if why.is_empty() { "there is none for this collective".into() } else { why.join("; ") };
+    Err(Error::new(ErrorKind::NotSupported, format!("no algorithm can carry {request}: {why}")))
 }
 
 fn refusal(algorithm: Algorithm, request: &Request, deterministic: bool) -> Option<String> {

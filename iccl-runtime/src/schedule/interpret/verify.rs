@@ -8,7 +8,7 @@ use super::memory::Piece;
 use super::run::Outcome;
 use super::shapes::{Shape, ShapeId};
 
-/// Reads of the finished memory are no step's; faults name this one.
+/// Reads of the finished memory are no step's.
 const AFTER_ALL: u32 = u32::MAX;
 
 impl Outcome<'_> {
@@ -19,7 +19,7 @@ impl Outcome<'_> {
     ///
     /// # Errors
     ///
-    /// [`Fault::WrongResult`], or [`Fault::Uninitialised`] for bytes that nobody wrote.
+    /// [`Fault::WrongResult`].
     pub fn verify(&mut self) -> Result<(), Fault> {
         let mut first: Option<Vec<Piece>> = None;
         for place in 0..self.schedules.len() {
@@ -78,7 +78,14 @@ impl Outcome<'_> {
         let slice = Slice { buffer, offset: 0, bytes };
         let mut at = 0;
         let mut placed = Vec::new();
-        for piece in self.memories[place].read(slice, rank, AFTER_ALL)? {
+        let pieces =
+            self.memories[place].read(slice, rank, AFTER_ALL).map_err(|fault| match fault {
+                Fault::Uninitialised { at, .. } => {
+                    Fault::WrongResult { rank, at, what: format!("nobody wrote it to {buffer:?}") }
+                }
+                other => other,
+            })?;
+        for piece in pieces {
             if piece.origin != at {
                 let what = format!("{buffer:?} holds byte {} of the vector there", piece.origin);
                 return Err(Fault::WrongResult { rank, at, what });
