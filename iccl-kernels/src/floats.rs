@@ -239,10 +239,11 @@ impl Format for F64 {
         // An exact power of two.
         let scale = sources.next_power_of_two() as f64;
         let sum = contributions.fold(0.0, |sum, value| sum + value / scale);
-        let mean = sum / f64::from(ranks) * scale;
-        // The sum's own rounding must not carry a mean of largest values over the edge.
-        let is_mean = sources as u64 <= u64::from(ranks);
-        if is_mean { mean.clamp(f64::MIN, f64::MAX) } else { mean }
+        // The rounding of the sum cannot carry the mean of values up to MAX over the edge: the sum
+        // of n times MAX stays at least one place below n times 2^1024, since a sum that is one
+        // place below, less the last place of the next MAX, is rounded away from that edge even
+        // where places become twice as large.
+        sum / f64::from(ranks) * scale
     }
 }
 

@@ -35,8 +35,8 @@
 //!
 //! # Speed
 //!
-//! The destination is made block by block ([`blocks`]): up to four sources are folded per pass into
-//! an accumulator block that stays in the first-level cache. The loops are plain Rust that the
+//! The destination is made block by block: up to four sources are folded per pass into an
+//! accumulator block that stays in the first-level cache. The loops are plain Rust that the
 //! compiler vectorises, compiled once per [`Level`]; intrinsics stand only where that falls short
 //! (f16 conversion). The table of kernels is chosen once, at the first call.
 

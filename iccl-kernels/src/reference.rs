@@ -164,11 +164,7 @@ fn double(op: RedOp, ranks: Option<u32>, values: &[f64]) -> f64 {
                 for value in values {
                     scaled += value * 0.5_f64.powi(exponent);
                 }
-                let mean = scaled / f64::from(ranks) * 2.0_f64.powi(exponent);
-                if mean.is_infinite() && values.len() <= ranks as usize {
-                    return f64::MAX.copysign(mean);
-                }
-                return mean;
+                return scaled / f64::from(ranks) * 2.0_f64.powi(exponent);
             }
             sum / f64::from(ranks)
         }
