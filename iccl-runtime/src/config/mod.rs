@@ -27,6 +27,7 @@ mod units;
 pub use algorithm::{AlgorithmChoice, AlgorithmRange};
 pub use codec::Secret;
 pub use plugin_tables::PluginTables;
+pub(crate) use plugin_tables::plugin_value;
 pub use provenance::Provenance;
 pub use reference::reference_markdown;
 pub use report::Entry;

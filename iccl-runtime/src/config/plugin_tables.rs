@@ -9,6 +9,7 @@ use super::collections::{inline_table, toml_key};
 use super::node::{Node, Raw, Rejection, Rejections, quoted};
 use super::settings::Config;
 use super::suggest::nearest;
+use super::units::{parse_bytes, parse_duration};
 
 /// Per plugin, its settings as text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -100,6 +101,18 @@ impl Codec for PerPlugin {
 
     fn shape(&self) -> Shape {
         Shape::TableOfTables
+    }
+}
+
+/// A setting's text in the form in which it crosses to a plugin that declares it to be of `kind`:
+/// bytes as a plain number, durations in microseconds. `None` if it is not of that kind.
+pub(crate) fn plugin_value(kind: &str, text: &str) -> Option<String> {
+    match kind {
+        "bool" => text.parse::<bool>().ok().map(|value| value.to_string()),
+        "integer" => text.parse::<i128>().ok().map(|value| value.to_string()),
+        "bytes" => parse_bytes(text).map(|bytes| bytes.to_string()),
+        "duration" => parse_duration(text).map(|time| time.as_micros().to_string()),
+        _ => Some(text.to_owned()),
     }
 }
 

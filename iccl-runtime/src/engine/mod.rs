@@ -24,6 +24,7 @@ pub mod envelope;
 mod fork;
 mod links;
 mod operation;
+mod plugin_domain;
 mod program;
 mod scratch;
 mod state;
@@ -50,6 +51,7 @@ use crate::{Error, ErrorKind, Result};
 pub use fork::ForkGuard;
 pub use links::Link;
 pub use operation::{OnComplete, Operation, OperationRequest};
+pub use plugin_domain::PluginDomain;
 pub use program::Program;
 
 /// How long a driver looks for work without giving up its core.
