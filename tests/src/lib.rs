@@ -1,1 +1,85 @@
+//! What the whole-system tests share.
 
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+
+/// The plugins of this workspace, by package.
+pub const PLUGIN_PACKAGES: &[&str] =
+    &["iccl-plugin-host", "iccl-plugin-transport-tcp", "iccl-plugin-transport-shm"];
+
+/// The workspace.
+pub fn workspace() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the workspace")
+}
+
+/// The folder into which cargo builds.
+pub fn target_folder() -> PathBuf {
+    // target/PROFILE/deps/TEST
+    let test = std::env::current_exe().expect("a test has a path");
+    test.ancestors().nth(3).expect("a test lies in target/PROFILE/deps").to_owned()
+}
+
+/// Runs a command and gives what it prints.
+///
+/// # Panics
+/// If it can't be run or fails, with all that it printed.
+pub fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A folder with every plugin of this workspace as `libiccl_NAME.so`, and the program in which
+/// plugins are run first. Built once for a test process, in the test's own profile.
+///
+/// # Panics
+/// If they can't be built.
+pub fn plugin_folder() -> &'static Path {
+    static FOLDER: LazyLock<PathBuf> = LazyLock::new(lay_out);
+    &FOLDER
+}
+
+fn lay_out() -> PathBuf {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.current_dir(workspace()).args(["build", "--offline", "--locked"]);
+    command.args(["-p", "iccl-runtime", "--bin", "iccl-plugin-probe"]);
+    for package in PLUGIN_PACKAGES {
+        command.args(["-p", package]);
+    }
+    command.args(["--lib"]);
+    if !cfg!(debug_assertions) {
+        command.arg("--release");
+    }
+    run(&mut command);
+
+    let built = target_folder().join(if cfg!(debug_assertions) { "debug" } else { "release" });
+    let folder = built.join("test-plugins");
+    std::fs::create_dir_all(&folder).expect("the plugins' folder can be made");
+    for package in PLUGIN_PACKAGES {
+        let name = package.strip_prefix("iccl-plugin-").expect("packages of plugins are named so");
+        let library = format!("lib{}.so", package.replace('-', "_"));
+        place(&built.join(library), &folder.join(format!("libiccl_{name}.so")));
+    }
+    place(&built.join("iccl-plugin-probe"), &folder.join("iccl-plugin-probe"));
+    folder
+}
+
+/// Puts a copy where other test processes may be using the one before: in one step, and only if it
+/// is another.
+fn place(built: &Path, placed: &Path) {
+    let fresh = std::fs::read(built).unwrap_or_else(|error| panic!("{}: {error}", built.display()));
+    if std::fs::read(placed).is_ok_and(|old| old == fresh) {
+        return;
+    }
+    let beside = placed.with_extension(format!("{}.new", std::process::id()));
+    std::fs::copy(built, &beside).expect("a plugin can be copied");
+    std::fs::rename(&beside, placed).expect("a plugin can be put in its place");
+}

@@ -241,7 +241,9 @@ impl Stage<'_> {
 
 /// The contribution of a rank: small whole numbers, of which every result is exact in every type.
 fn input(dtype: DataType, rank: u32, elements: usize) -> Vec<u8> {
-    (0..elements).flat_map(|index| whole_number(dtype, (index % 4) as u8 + 1 + 2 * rank as u8)).collect()
+    (0..elements)
+        .flat_map(|index| whole_number(dtype, (index % 4) as u8 + 1 + 2 * rank as u8))
+        .collect()
 }
 
 /// A small whole number as an element.
@@ -272,7 +274,7 @@ fn expected(case: Case, inputs: &[Vec<u8>], elements: usize) -> Option<Vec<u8>> 
         op => (op, Finish::None),
     };
     let mut result = vec![0; elements * case.dtype.size_bytes()];
-    let sources: Vec<*const u8> = inputs.iter().map(|input| input.as_ptr()).collect();
+    let sources: Vec<*const u8> = inputs.iter().map(Vec::as_ptr).collect();
     // SAFETY: every source and the destination have this many elements, and none overlap.
     let reduced = unsafe {
         reference::reduce(case.dtype, op, finish, result.as_mut_ptr(), &sources, elements)
@@ -288,7 +290,8 @@ mod tests {
     fn inputs_tell_a_sum_from_a_mean_and_all_results_are_exact() {
         for &dtype in DataType::ALL {
             let inputs = [input(dtype, 0, 16), input(dtype, 1, 16)];
-            let result = |op| expected(Case { collective: Collective::AllReduce, dtype, op }, &inputs, 16);
+            let result =
+                |op| expected(Case { collective: Collective::AllReduce, dtype, op }, &inputs, 16);
             let Some(sum) = result(RedOp::Sum) else { continue };
             let number = |value| whole_number(dtype, value);
             let size = dtype.size_bytes();
@@ -307,7 +310,8 @@ mod tests {
             entry(&[DataType::F32, DataType::I32], &[RedOp::Sum, RedOp::Avg]),
             CollectiveSupport::new(Collective::Broadcast, &[DataType::I32], &[]),
         ];
-        let struck = Case { collective: Collective::AllReduce, dtype: DataType::I32, op: RedOp::Avg };
+        let struck =
+            Case { collective: Collective::AllReduce, dtype: DataType::I32, op: RedOp::Avg };
         let all = cases(&support);
         assert_eq!(all.len(), 4);
         let left = without(&support, &[struck]);
