@@ -1,1 +1,79 @@
-fn main() {}
+//! `cargo xtask`: builds, lays out, shows and tests iccl.
+
+mod generate;
+mod layout;
+mod mutants;
+mod run;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use run::Failure;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Builds, lays out, shows and tests iccl", version)]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Builds everything and lays out the command and the plugins: target/<profile>/iccl and
+    /// target/<profile>/plugins/*.so.
+    Build {
+        /// With optimisations.
+        #[arg(long)]
+        release: bool,
+    },
+    /// Builds, then shows the plugins, a plan, and a verified all-reduce on 4 ranks.
+    Demo,
+    /// Checks format and lints, builds everything, runs every test.
+    Test {
+        /// Only the steps whose name contains this text.
+        #[arg(long)]
+        only: Option<String>,
+    },
+    /// Writes what is made from code: the C header, the layout file, the configuration reference.
+    Generate {
+        /// Only says what would change, and fails if something would.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Breaks the code in known ways, one at a time, and checks that the tests notice.
+    Mutants {
+        /// Only mutants whose name contains this text.
+        #[arg(long)]
+        only: Option<String>,
+    },
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().task {
+        Task::Build { release } => layout::build(if release { "release" } else { "dev" }),
+        Task::Demo => demo(),
+        Task::Test { only } => test::all(only.as_deref()),
+        Task::Generate { check } => generate::all(check),
+        Task::Mutants { only } => mutants::all(only.as_deref()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure(text)) => {
+            eprintln!("\nxtask: {text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn demo() -> Result<(), Failure> {
+    layout::build("release")?;
+    let iccl = layout::folder("release").join("iccl");
+    run::show(&iccl, &["plugins"])?;
+    run::show(&iccl, &["plan", "-n", "4"])?;
+    let perf = "perf all_reduce -n 4 -b 8 -e 16M -f 8 --dtype bf16 --op avg";
+    run::show(&iccl, &perf.split(' ').collect::<Vec<_>>())?;
+    println!("\nEvery element was verified. `iccl --help` shows what else there is.");
+    Ok(())
+}

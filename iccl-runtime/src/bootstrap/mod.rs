@@ -23,6 +23,7 @@ mod rendezvous;
 mod root;
 mod root_link;
 mod roster;
+mod secret;
 mod tree;
 mod unique_id;
 mod wiring;
@@ -35,6 +36,7 @@ pub use join::{Bootstrap, JoinOptions};
 pub use message::{CONTRIBUTION_LIMIT_BYTES, Notice};
 pub use rendezvous::{Meeting, Rendezvous};
 pub use root::UniqueIdOptions;
+pub use secret::read_secret;
 pub use unique_id::UniqueId;
 
 use crate::{Error, ErrorKind};

@@ -1,1 +1,26 @@
-//! The application's surface: runtime, communicators, streams, handles.
+//! The application's surface: runtime, communicators, streams, buffers, handles.
+//!
+//! What lives here: checks of what the application asks, the order of operations, and how a
+//! communicator comes to be ([`Runtime`]) and goes. What may not: algorithms, transports, and calls
+//! that block where they say that they return at once.
+
+mod algorithms;
+mod attach;
+mod buffer;
+mod communicator;
+mod control;
+mod describe;
+mod device;
+mod element;
+mod handle;
+mod initialise;
+mod runtime;
+mod stream;
+
+pub use buffer::Buffer;
+pub use communicator::Communicator;
+pub use device::Device;
+pub use element::Element;
+pub use handle::Handle;
+pub use runtime::{Pending, Runtime};
+pub use stream::Stream;

@@ -21,6 +21,7 @@ pub type Wake = Arc<dyn Fn() + Send + Sync>;
 pub trait Domain: Send {
     /// The tier's name: `shm`, `tcp`, …
     fn name(&self) -> &str;
+    fn address(&mut self) -> Result<Vec<u8>>;
     fn channel_open(&mut self, request: &ChannelRequest<'_>) -> Result<u64>;
     fn channel_state(&mut self, channel: u64) -> Result<Progress>;
     /// # Safety

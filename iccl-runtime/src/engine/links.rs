@@ -18,6 +18,8 @@ pub struct Link {
     pub address: Vec<u8>,
     /// What both ends must agree on about this link.
     pub digest: u64,
+    /// The channel for collectives, if it is open already.
+    pub channel: Option<u64>,
 }
 
 /// All links of one rank.
@@ -30,7 +32,15 @@ pub(super) struct Links {
 
 impl Links {
     pub(super) fn new(rank: u32, links: Vec<Option<Link>>) -> Self {
-        Self { rank, decided: links, open: HashMap::new(), peers: HashMap::new() }
+        let open: HashMap<_, _> = (0..)
+            .zip(&links)
+            .filter_map(|(peer, link)| {
+                let link = link.as_ref()?;
+                Some(((peer, Lane::Collective), (link.domain, link.channel?)))
+            })
+            .collect();
+        let peers = open.iter().map(|(peer, channel)| (*channel, *peer)).collect();
+        Self { rank, decided: links, open, peers }
     }
 
     /// The domain and channel to `peer`, opened if this is the first use.

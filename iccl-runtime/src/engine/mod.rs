@@ -82,6 +82,8 @@ pub struct EngineParts {
     pub ranks: u32,
     /// The communicator's number, the same on all ranks.
     pub communicator: u64,
+    /// Epoch of the plan that the links come from.
+    pub epoch: u32,
     /// How to behave.
     pub options: EngineOptions,
     /// The open transports.
@@ -128,7 +130,7 @@ impl Engine {
     ///
     /// # Errors
     /// `OutOfResources` if the operating system gives no descriptor or thread.
-    pub fn start(parts: EngineParts) -> Result<Self> {
+    pub fn start(mut parts: EngineParts) -> Result<Self> {
         let refuse = |what: &str, error: std::io::Error| {
             Error::new(ErrorKind::OutOfResources, format!("the engine cannot start: {what}"))
                 .with_source(error)
@@ -143,15 +145,9 @@ impl Engine {
             _ => None,
         };
         let counters = Arc::new(Counters::new(parts.ranks));
-        let state = State::new(
-            parts.rank,
-            parts.ranks,
-            parts.communicator,
-            parts.options,
-            parts.domains,
-            Links::new(parts.rank, parts.links),
-            Arc::clone(&counters),
-        );
+        let links = Links::new(parts.rank, std::mem::take(&mut parts.links));
+        let domains = std::mem::take(&mut parts.domains);
+        let state = State::new(&parts, links, domains, Arc::clone(&counters));
         let shared = Arc::new(Shared {
             rank: parts.rank,
             state: Mutex::new(state),
@@ -179,28 +175,29 @@ impl Engine {
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Accepts an operation. Returns at once.
+    /// Whether operations are accepted.
     ///
     /// # Errors
     /// The error that ended the communicator, if it has ended; `Forked` in a child process.
+    pub fn check(&self) -> Result<()> {
+        self.shared.fork.check()?;
+        self.failure().map_or(Ok(()), Err)
+    }
+
+    /// Accepts an operation. Returns at once. If the communicator has ended, the operation is over
+    /// when this returns.
     ///
     /// # Safety
-    /// The buffers of the request are valid for what its schedule does with them, and are used by
-    /// nobody else in a conflicting way, until the operation is over.
-    pub unsafe fn submit(&self, request: OperationRequest) -> Result<Arc<Operation>> {
-        self.shared.fork.check()?;
-        if let Some(error) = self.failure() {
-            return Err(error);
-        }
-        let operation = Arc::new(Operation::new(request));
-        lock(&self.shared.inbox).push(Arc::clone(&operation));
-        if let Some(error) = self.failure() {
-            // The engine failed between the two looks; whoever failed it may have emptied the inbox
-            // before the operation was in it.
+    /// The buffers of the operation's request are valid for what its schedule does with them, and
+    /// are used by nobody else in a conflicting way, until the operation is over. It is submitted
+    /// once, to one engine.
+    pub unsafe fn submit(&self, operation: &Arc<Operation>) {
+        lock(&self.shared.inbox).push(Arc::clone(operation));
+        if let Err(error) = self.check() {
+            // Whoever failed the engine may have emptied the inbox before the operation was in it.
             operation.finish(Err(error));
         }
         self.shared.tell_news();
-        Ok(operation)
     }
 
     /// Says that the operation's stream has reached it. Any thread; does not block.
@@ -249,14 +246,19 @@ impl Engine {
         }
         let first = self.shared.failure.set(error).is_ok();
         self.shared.tell_news();
-        self.shared.wanted.fetch_add(1, Ordering::SeqCst);
-        self.shared.wake_driver();
-        let mut state = lock(&self.shared.state);
-        self.shared.wanted.fetch_sub(1, Ordering::SeqCst);
+        let mut state = self.shared.take_seat();
         self.shared.end_all(&mut state);
         drop(state);
         self.shared.tell_bystanders();
         first
+    }
+
+    /// As [`Engine::fail`], but does not wait until everything has ended: for callers that must not
+    /// block.
+    pub fn fail_soon(&self, error: Error) {
+        if self.shared.fork.check().is_ok() && self.shared.failure.set(error).is_ok() {
+            self.shared.tell_news();
+        }
     }
 
     /// Counters of what was moved.
@@ -264,25 +266,10 @@ impl Engine {
         &self.shared.counters
     }
 
-    /// Lets `work` use the transports while nothing else does, before the first operation.
-    ///
-    /// # Errors
-    /// What `work` says.
-    pub fn with_domains<T>(
-        &self,
-        work: impl FnOnce(&mut [Box<dyn Domain>]) -> Result<T>,
-    ) -> Result<T> {
-        self.shared.wanted.fetch_add(1, Ordering::SeqCst);
-        self.shared.wake_driver();
-        let mut state = lock(&self.shared.state);
-        self.shared.wanted.fetch_sub(1, Ordering::SeqCst);
-        work(&mut state.domains)
-    }
-}
-
-impl Drop for Engine {
-    fn drop(&mut self) {
-        let thread = lock(&self.thread).take();
+    /// Ends the engine in good order: channels are closed so that peers see no failure. Operations
+    /// that are not over end with an error. Again, it does nothing.
+    pub fn close(&self) {
+        let Some(thread) = lock(&self.thread).take() else { return };
         if self.shared.fork.check().is_err() {
             // The thread lives in the parent only, and the parent still uses the connections.
             return;
@@ -290,20 +277,28 @@ impl Drop for Engine {
         self.shared.shutdown.store(true, Ordering::SeqCst);
         self.shared.tell_news();
         self.shared.wake_thread();
-        if let Some(thread) = thread
-            && thread.join().is_err()
-        {
+        if thread.join().is_err() {
             tracing::error!(rank = self.shared.rank, "the engine's thread panicked");
         }
-        let mut state = lock(&self.shared.state);
+        let ended =
+            Error::new(ErrorKind::Aborted, "the communicator was destroyed before this was over");
+        let mut state = self.shared.take_seat();
+        let _ = self.shared.failure.set(ended);
+        self.shared.take_inbox(&mut state);
         if state.has_operations() {
-            state.fail(&Error::new(
-                ErrorKind::Aborted,
-                "the communicator was destroyed before the operation was over",
-            ));
+            self.shared.end_all(&mut state);
         }
         let State { links, domains, .. } = &mut *state;
         links.close(domains);
+        domains.clear();
+        drop(state);
+        self.shared.tell_bystanders();
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 
@@ -315,6 +310,16 @@ impl Shared {
             Err(TryLockError::Poisoned(poisoned)) => Some(self.after_panic(poisoned.into_inner())),
             Err(TryLockError::WouldBlock) => None,
         }
+    }
+
+    /// The driver's seat, as soon as whoever has it leaves. The engine's thread leaves at once; a
+    /// caller that waits for its operation leaves when that is over or the communicator has failed.
+    fn take_seat(&self) -> MutexGuard<'_, State> {
+        self.wanted.fetch_add(1, Ordering::SeqCst);
+        self.wake_driver();
+        let state = lock(&self.state);
+        self.wanted.fetch_sub(1, Ordering::SeqCst);
+        state
     }
 
     /// A driver panicked: nothing that it left can be trusted.

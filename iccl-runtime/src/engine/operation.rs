@@ -73,7 +73,8 @@ impl fmt::Display for Operation {
 }
 
 impl Operation {
-    pub(super) fn new(request: OperationRequest) -> Self {
+    /// An operation that is not submitted yet.
+    pub fn new(request: OperationRequest) -> Self {
         Self {
             program: request.program,
             fingerprint: request.fingerprint,

@@ -10,7 +10,6 @@ use iccl_kernels::Finish as KernelFinish;
 use iccl_plugin_api::tables::{Completion, Segment, completion_kind};
 use iccl_plugin_api::{Collective, Status};
 
-use super::EngineOptions;
 use super::counters::Counters;
 use super::domain::Domain;
 use super::envelope::{Envelope, Kind, Lane};
@@ -18,6 +17,7 @@ use super::links::Links;
 use super::operation::Operation;
 use super::program::{NO_QUEUE, Program};
 use super::scratch::{Block, Pool};
+use super::{EngineOptions, EngineParts};
 use crate::schedule::{Buffer, Finish, Slice, StepKind};
 use crate::{Error, ErrorKind, Result};
 
@@ -75,19 +75,16 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn new(
-        rank: u32,
-        ranks: u32,
-        communicator: u64,
-        options: EngineOptions,
-        domains: Vec<Box<dyn Domain>>,
+        parts: &EngineParts,
         links: Links,
+        domains: Vec<Box<dyn Domain>>,
         counters: Arc<Counters>,
     ) -> Self {
         Self {
-            rank,
-            communicator,
-            epoch: 0,
-            options,
+            rank: parts.rank,
+            communicator: parts.communicator,
+            epoch: parts.epoch,
+            options: parts.options,
             domains,
             links,
             counters,
@@ -96,7 +93,7 @@ impl State {
             next_serial: 0,
             pool: Pool::default(),
             completions: Vec::new(),
-            last_seen: vec![None; ranks as usize],
+            last_seen: vec![None; parts.ranks as usize],
             suspicion: None,
         }
     }

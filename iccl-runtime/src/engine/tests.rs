@@ -128,6 +128,9 @@ impl Domain for MemoryDomain {
     fn name(&self) -> &'static str {
         "memory"
     }
+    fn address(&mut self) -> Result<Vec<u8>> {
+        Ok(Vec::new())
+    }
     fn channel_open(&mut self, request: &ChannelRequest<'_>) -> Result<u64> {
         Ok(u64::from(request.peer) << 8 | request.channel)
     }
@@ -207,11 +210,13 @@ fn engine(rank: u32, ranks: u32, stall_warn: Duration, hub: &Arc<Mutex<Hub>>) ->
     let flags = rustix::event::EventfdFlags::NONBLOCK;
     let event = Arc::new(rustix::event::eventfd(0, flags).expect("event descriptor"));
     hub.lock().expect("hub").events.insert(rank, Arc::clone(&event));
-    let link = |peer| Link { domain: 0, address: Vec::new(), digest: u64::from(peer) };
+    let link =
+        |peer| Link { domain: 0, address: Vec::new(), digest: u64::from(peer), channel: None };
     Engine::start(EngineParts {
         rank,
         ranks,
         communicator: COMMUNICATOR,
+        epoch: 0,
         options: EngineOptions { stall_warn, ..EngineOptions::default() },
         domains: vec![Box::new(MemoryDomain { rank, hub: Arc::clone(hub), event })],
         links: (0..ranks).map(|peer| (peer != rank).then(|| link(peer))).collect(),
@@ -296,8 +301,11 @@ fn submit(
         ready: call.ready,
         on_complete: None,
     };
+    engine.check()?;
+    let operation = Arc::new(Operation::new(request));
     // SAFETY: the callers keep both buffers until the operation is over or the engine is gone.
-    unsafe { engine.submit(request) }
+    unsafe { engine.submit(&operation) };
+    Ok(operation)
 }
 
 /// Runs one call per rank, each on its own thread, and gives the outcomes and what was received.

@@ -1,0 +1,81 @@
+//! The job's secret from a file.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use iccl_wire::Key;
+use zeroize::Zeroizing;
+
+use crate::{Error, ErrorKind, Result};
+
+/// A secret shorter than this can be guessed.
+const LEAST_BYTES: usize = 16;
+/// A secret needs no more than this; a wrong file may.
+const MOST_BYTES: u64 = 64 * 1024;
+
+/// Reads the secret that all ranks of a job share. White space at both ends does not count.
+///
+/// # Errors
+/// `InvalidConfig` if the file cannot be read, others than its owner may read it, or what it holds is
+/// too short to be a secret. What it holds is not part of the message.
+pub fn read_secret(path: &Path) -> Result<Key> {
+    let refuse = |why: String| {
+        let message = format!("bootstrap.job_secret_file: {}: {why}", path.display());
+        Error::new(ErrorKind::InvalidConfig, message)
+    };
+    let file = File::open(path).map_err(|error| refuse(error.to_string()))?;
+    let facts = file.metadata().map_err(|error| refuse(error.to_string()))?;
+    if !facts.is_file() {
+        return Err(refuse("it is no regular file".into()));
+    }
+    if facts.mode() & 0o077 != 0 {
+        return Err(refuse("others than its owner may read or write it".into())
+            .with_hint(format!("chmod 600 {}", path.display())));
+    }
+    let mut content = Zeroizing::new(Vec::new());
+    file.take(MOST_BYTES + 1)
+        .read_to_end(&mut content)
+        .map_err(|error| refuse(error.to_string()))?;
+    if content.len() as u64 > MOST_BYTES {
+        return Err(refuse(format!("it is longer than {MOST_BYTES} bytes")));
+    }
+    let secret = content.trim_ascii();
+    if secret.len() < LEAST_BYTES {
+        return Err(refuse(format!("it holds fewer than {LEAST_BYTES} bytes"))
+            .with_hint("head -c 32 /dev/urandom | base64"));
+    }
+    Ok(Key::from_material("iccl job secret", secret))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn only_a_private_file_with_enough_in_it_is_a_secret() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("secret");
+        let write = |text: &str, mode: u32| {
+            fs::write(&path, text).expect("written");
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("rights");
+        };
+        let refusal = || read_secret(&path).expect_err("no secret").to_string();
+        assert!(refusal().contains("No such file"));
+        write("0123456789abcdef0123", 0o640);
+        assert!(refusal().contains("others than its owner"));
+        write("short\n", 0o600);
+        assert!(refusal().contains("fewer than 16 bytes"));
+        assert!(!refusal().contains("short\n"));
+        write("0123456789abcdef0123\n", 0o600);
+        let first = read_secret(&path).expect("a secret");
+        write("0123456789abcdef0123", 0o600);
+        assert!(read_secret(&path).expect("a secret") == first);
+        write("0123456789abcdef0124", 0o600);
+        assert!(read_secret(&path).expect("a secret") != first);
+    }
+}

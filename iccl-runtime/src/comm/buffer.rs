@@ -1,0 +1,162 @@
+//! Memory of a device, owned and shared.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use iccl_plugin_api::MemoryKind;
+
+use super::device::Device;
+use super::element::{Element, bytes_of, bytes_of_mut};
+use crate::{Error, ErrorKind, Result};
+
+/// Memory of a device. Cheap to clone: clones are the same memory, which is freed with the last of
+/// them, and not before the last operation that uses it is over.
+///
+/// Reading or writing a buffer while an operation on it is under way gives unspecified *values*; wait
+/// for the operation's handle or the stream first.
+#[derive(Clone)]
+pub struct Buffer {
+    pub(super) memory: Arc<Memory>,
+    offset: u64,
+    bytes: u64,
+}
+
+pub(super) struct Memory {
+    device: Device,
+    pointer: *mut c_void,
+}
+
+// SAFETY: the memory is only reached through the device's copies and the engine; the pointer itself
+// may be used from any thread.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buffer({} bytes on {})", self.bytes, self.memory.device)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let device = &self.device.inner;
+        // SAFETY: allocated in `uninitialised`, freed once, and nothing uses it: operations keep it.
+        if let Err(error) = unsafe { device.open.free(self.pointer) } {
+            tracing::warn!(%error, device = %self.device, "memory could not be freed");
+        }
+    }
+}
+
+impl Buffer {
+    pub(super) fn uninitialised(device: &Device, bytes: u64) -> Result<Self> {
+        let pointer = device.inner.allocate(bytes.max(1), MemoryKind::Device)?;
+        let memory = Arc::new(Memory { device: device.clone(), pointer });
+        Ok(Self { memory, offset: 0, bytes })
+    }
+
+    pub(super) fn zeroed(device: &Device, bytes: u64) -> Result<Self> {
+        const PIECE: usize = 1 << 20;
+        let buffer = Self::uninitialised(device, bytes)?;
+        let zeroes = vec![0_u8; PIECE.min(bytes as usize)];
+        let mut at = 0;
+        while at < bytes {
+            let piece = zeroes.len().min((bytes - at) as usize);
+            buffer.write_bytes(at, &zeroes[..piece])?;
+            at += piece as u64;
+        }
+        Ok(buffer)
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The device whose memory it is.
+    pub fn device(&self) -> &Device {
+        &self.memory.device
+    }
+
+    /// The address of the first byte, for libraries that take one. Valid as long as this buffer or a
+    /// clone of it lives.
+    pub fn address(&self) -> *mut c_void {
+        self.memory.pointer.wrapping_byte_add(self.offset as usize)
+    }
+
+    /// The same memory from `offset`, `bytes` long (both in bytes).
+    ///
+    /// # Errors
+    /// `InvalidArgument` if that reaches past the end.
+    pub fn slice(&self, offset: u64, bytes: u64) -> Result<Self> {
+        let end = offset.checked_add(bytes);
+        if end.is_none_or(|end| end > self.bytes) {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "a slice of {bytes} bytes at {offset} reaches past the end of a buffer of {}",
+                    self.bytes
+                ),
+            ));
+        }
+        Ok(Self { memory: Arc::clone(&self.memory), offset: self.offset + offset, bytes })
+    }
+
+    /// Writes `elements` from element `first` on; done when this returns.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if they reach past the end; what the driver says.
+    pub fn write<T: Element>(&self, first: usize, elements: &[T]) -> Result<()> {
+        self.write_bytes(first as u64 * T::DTYPE.size_bytes() as u64, bytes_of(elements))
+    }
+
+    fn write_bytes(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let place = self.slice(offset, bytes.len() as u64)?;
+        let destination = (place.address(), MemoryKind::Device);
+        // SAFETY: the slice was checked, and lies in memory of the device; host memory that is
+        // borrowed does not overlap it.
+        unsafe {
+            self.memory.device.inner.copy_now(
+                destination,
+                (bytes.as_ptr().cast(), MemoryKind::Host),
+                bytes.len() as u64,
+            )
+        }
+    }
+
+    /// All elements.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the length is no whole number of elements; what the driver says.
+    pub fn read<T: Element>(&self) -> Result<Vec<T>> {
+        let size = T::DTYPE.size_bytes() as u64;
+        if !self.bytes.is_multiple_of(size) {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("{} bytes are no whole number of {} elements", self.bytes, T::DTYPE),
+            ));
+        }
+        let mut elements = vec![T::default(); (self.bytes / size) as usize];
+        self.read_into(0, &mut elements)?;
+        Ok(elements)
+    }
+
+    /// Reads elements from element `first` on.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if they reach past the end; what the driver says.
+    pub fn read_into<T: Element>(&self, first: usize, elements: &mut [T]) -> Result<()> {
+        let offset = first as u64 * T::DTYPE.size_bytes() as u64;
+        let place = self.slice(offset, size_of_val(elements) as u64)?;
+        let bytes = bytes_of_mut(elements);
+        let source = (place.address().cast_const(), MemoryKind::Device);
+        // SAFETY: as in `write_bytes`.
+        unsafe {
+            self.memory.device.inner.copy_now(
+                (bytes.as_mut_ptr().cast(), MemoryKind::Host),
+                source,
+                bytes.len() as u64,
+            )
+        }
+    }
+}

@@ -1,0 +1,622 @@
+//! Communicators: the ranks that compute together, and what they do.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use iccl_plugin_api::{Collective, DataType, RedOp};
+use sha2::{Digest, Sha256};
+
+use super::algorithms::Algorithms;
+use super::buffer::Buffer;
+use super::control::Control;
+use super::device::Device;
+use super::handle::Handle;
+use super::stream::Stream;
+use crate::engine::counters::Counters;
+use crate::engine::envelope::{Fingerprint, Lane};
+use crate::engine::{Engine, Operation, OperationRequest, Program};
+use crate::plan::Plan;
+use crate::schedule::{Request, compile};
+use crate::{Error, ErrorKind, Result};
+
+/// Compiled calls kept for repetition; when there are more, all are forgotten.
+const KEPT_PROGRAMS: usize = 512;
+
+/// The ranks that compute together, as one of them sees it.
+///
+/// All ranks make the same calls in the same order; a difference is an error on every rank before a
+/// byte of a user's buffer is written. Calls return at once; the operation takes place in the order
+/// of its stream. A communicator may be used from several threads: calls are numbered in the order
+/// in which they come, so threads must agree on one among themselves.
+///
+/// Buffers: the send buffer and the receive buffer may be the same memory (in place). They must not
+/// overlap otherwise. A count of 0 is allowed and takes part like any other.
+pub struct Communicator {
+    rank: u32,
+    ranks: u32,
+    id: u64,
+    device: Device,
+    stream: Stream,
+    pub(super) engine: Arc<Engine>,
+    plan: Arc<Plan>,
+    algorithms: Algorithms,
+    chunk_bytes: u64,
+    op_timeout: Duration,
+    calls: Mutex<Calls>,
+    finalized: AtomicBool,
+    pub(super) control: Control,
+}
+
+/// What a communicator is made of.
+pub(super) struct CommunicatorParts {
+    pub(super) rank: u32,
+    pub(super) ranks: u32,
+    pub(super) id: u64,
+    pub(super) device: Device,
+    pub(super) engine: Arc<Engine>,
+    pub(super) plan: Arc<Plan>,
+    pub(super) algorithms: Algorithms,
+    pub(super) chunk_bytes: u64,
+    pub(super) op_timeout: Duration,
+    pub(super) control: Control,
+}
+
+/// The numbers of the next operations, and what was compiled.
+#[derive(Default)]
+struct Calls {
+    collectives: u64,
+    sends: HashMap<u32, u64>,
+    receives: HashMap<u32, u64>,
+    programs: HashMap<Request, Arc<Program>>,
+}
+
+/// One side of a call: where the elements are.
+pub(super) struct Operand {
+    pointer: *mut c_void,
+    /// How much is there, where that is known.
+    bytes: Option<u64>,
+    keep: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl Operand {
+    const NONE: Self = Self { pointer: std::ptr::null_mut(), bytes: Some(0), keep: None };
+
+    fn raw(pointer: *mut c_void) -> Self {
+        Self { pointer, bytes: None, keep: None }
+    }
+}
+
+/// A call, before it is checked.
+pub(super) struct Call<'a> {
+    collective: Collective,
+    dtype: DataType,
+    op: RedOp,
+    count: u64,
+    /// Root or peer.
+    root: u32,
+    send: Operand,
+    receive: Operand,
+    stream: &'a Stream,
+}
+
+impl std::fmt::Debug for Communicator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Communicator(rank {} of {}, {:016x})", self.rank, self.ranks, self.id)
+    }
+}
+
+impl Communicator {
+    pub(super) fn new(parts: CommunicatorParts) -> Result<Self> {
+        let stream = parts.device.stream()?;
+        Ok(Self {
+            rank: parts.rank,
+            ranks: parts.ranks,
+            id: parts.id,
+            device: parts.device,
+            stream,
+            engine: parts.engine,
+            plan: parts.plan,
+            algorithms: parts.algorithms,
+            chunk_bytes: parts.chunk_bytes,
+            op_timeout: parts.op_timeout,
+            calls: Mutex::default(),
+            finalized: AtomicBool::new(false),
+            control: parts.control,
+        })
+    }
+
+    /// This rank, from 0.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// How many ranks there are.
+    pub fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    /// The device that this rank computes on.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// A stream that belongs to this communicator, for callers that need only one.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// How every link was decided, and why.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// What was exchanged so far.
+    pub fn counters(&self) -> &Counters {
+        self.engine.counters()
+    }
+
+    /// Which algorithm carries a call, and why: the same on all ranks.
+    ///
+    /// # Errors
+    /// `NotSupported` if none can, naming each and why.
+    pub fn explain(
+        &self,
+        collective: Collective,
+        dtype: DataType,
+        op: RedOp,
+        count: u64,
+    ) -> Result<crate::schedule::Choice> {
+        self.algorithms.choose(&self.request(collective, dtype, op, count, 0, false))
+    }
+
+    /// Every rank gets the reduction of all ranks' `send`: `count` elements of `dtype`.
+    ///
+    /// Sums of 8- and 16-bit floats are accumulated in f32 and rounded once; integers wrap; a NaN on
+    /// any rank makes minimum and maximum NaN; AVG divides the sum, in a wider form, by the number of
+    /// ranks, and truncates towards zero for integers. All ranks get the same bits.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for buffers that are too small or overlap; `NotSupported` for a dtype and
+    /// op that cannot be reduced; the error that ended the communicator.
+    pub fn all_reduce(
+        &self,
+        send: &Buffer,
+        receive: &Buffer,
+        count: u64,
+        dtype: DataType,
+        op: RedOp,
+        stream: &Stream,
+    ) -> Result<Handle> {
+        let (send, receive) = (self.operand(send)?, self.operand(receive)?);
+        let collective = Collective::AllReduce;
+        let call = Call { collective, dtype, op, count, root: 0, send, receive, stream };
+        // SAFETY: operands made of buffers are kept alive by the operation.
+        unsafe { self.call(call) }
+    }
+
+    /// As [`Communicator::all_reduce`], on memory that iccl does not own.
+    ///
+    /// # Safety
+    /// Both are memory of the communicator's device for `count` elements that stays valid, and is
+    /// used by nobody else in a conflicting way, until the operation is over.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub unsafe fn all_reduce_raw(
+        &self,
+        send: *const c_void,
+        receive: *mut c_void,
+        count: u64,
+        dtype: DataType,
+        op: RedOp,
+        stream: &Stream,
+    ) -> Result<Handle> {
+        let (send, receive) = (Operand::raw(send.cast_mut()), Operand::raw(receive));
+        let collective = Collective::AllReduce;
+        let call = Call { collective, dtype, op, count, root: 0, send, receive, stream };
+        // SAFETY: the caller promises it.
+        unsafe { self.call(call) }
+    }
+
+    /// Every rank gets the root's `send`. On other ranks `send` is not looked at and may be `None`.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]; `InvalidArgument` for a root that is no rank.
+    pub fn broadcast(
+        &self,
+        send: Option<&Buffer>,
+        receive: &Buffer,
+        count: u64,
+        dtype: DataType,
+        root: u32,
+        stream: &Stream,
+    ) -> Result<Handle> {
+        let send = match send {
+            Some(send) if self.rank == root => self.operand(send)?,
+            _ => Operand::NONE,
+        };
+        let receive = self.operand(receive)?;
+        let (collective, op) = (Collective::Broadcast, RedOp::Sum);
+        let call = Call { collective, dtype, op, count, root, send, receive, stream };
+        // SAFETY: operands made of buffers are kept alive by the operation.
+        unsafe { self.call(call) }
+    }
+
+    /// As [`Communicator::broadcast`], on memory that iccl does not own.
+    ///
+    /// # Safety
+    /// As [`Communicator::all_reduce_raw`]; `send` may be null except on the root.
+    ///
+    /// # Errors
+    /// As [`Communicator::broadcast`].
+    pub unsafe fn broadcast_raw(
+        &self,
+        send: *const c_void,
+        receive: *mut c_void,
+        count: u64,
+        dtype: DataType,
+        root: u32,
+        stream: &Stream,
+    ) -> Result<Handle> {
+        let send = if self.rank == root { Operand::raw(send.cast_mut()) } else { Operand::NONE };
+        let receive = Operand::raw(receive);
+        let (collective, op) = (Collective::Broadcast, RedOp::Sum);
+        let call = Call { collective, dtype, op, count, root, send, receive, stream };
+        // SAFETY: the caller promises it.
+        unsafe { self.call(call) }
+    }
+
+    /// No rank passes before every rank has come.
+    ///
+    /// # Errors
+    /// The error that ended the communicator.
+    pub fn barrier(&self, stream: &Stream) -> Result<Handle> {
+        let call = Call {
+            collective: Collective::Barrier,
+            dtype: DataType::U8,
+            op: RedOp::Sum,
+            count: 0,
+            root: 0,
+            send: Operand::NONE,
+            receive: Operand::NONE,
+            stream,
+        };
+        // SAFETY: no memory is touched.
+        unsafe { self.call(call) }
+    }
+
+    /// Sends `count` elements to `peer`, which receives them with [`Communicator::recv`]. Messages to
+    /// one peer arrive in order. A send is over when the transport needs the buffer no more; it may
+    /// wait for the peer to receive, so two ranks that both send first and receive afterwards on one
+    /// stream wait for each other and end with `Timeout`.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]; `InvalidArgument` for a peer that is no other rank.
+    pub fn send(
+        &self,
+        send: &Buffer,
+        count: u64,
+        dtype: DataType,
+        peer: u32,
+        stream: &Stream,
+    ) -> Result<Handle> {
+        let (send, receive) = (self.operand(send)?, Operand::NONE);
+        let (collective, op) = (Collective::Send, RedOp::Sum);
+        let call = Call { collective, dtype, op, count, root: peer, send, receive, stream };
+        // SAFETY: operands made of buffers are kept alive by the operation.
+        unsafe { self.call(call) }
+    }
+
+    /// As [`Communicator::send`], on memory that iccl does not own.
+    ///
+    /// # Safety
+    /// As [`Communicator::all_reduce_raw`].
+    ///
+    /// # Errors
+    /// As [`Communicator::send`].
+    pub unsafe fn send_raw(
+        &self,
+        send: *const c_void,
+        count: u64,
+        dtype: DataType,
+        peer: u32,
+        stream: &Stream,
+    ) -> Result<Handle> {
+        let (send, receive) = (Operand::raw(send.cast_mut()), Operand::NONE);
+        let (collective, op) = (Collective::Send, RedOp::Sum);
+        let call = Call { collective, dtype, op, count, root: peer, send, receive, stream };
+        // SAFETY: the caller promises it.
+        unsafe { self.call(call) }
+    }
+
+    /// Receives `count` elements that `peer` sends. Count and dtype must be the sender's.
+    ///
+    /// # Errors
+    /// As [`Communicator::send`].
+    pub fn recv(
+        &self,
+        receive: &Buffer,
+        count: u64,
+        dtype: DataType,
+        peer: u32,
+        stream: &Stream,
+    ) -> Result<Handle> {
+        let (send, receive) = (Operand::NONE, self.operand(receive)?);
+        let (collective, op) = (Collective::Recv, RedOp::Sum);
+        let call = Call { collective, dtype, op, count, root: peer, send, receive, stream };
+        // SAFETY: operands made of buffers are kept alive by the operation.
+        unsafe { self.call(call) }
+    }
+
+    /// As [`Communicator::recv`], on memory that iccl does not own.
+    ///
+    /// # Safety
+    /// As [`Communicator::all_reduce_raw`].
+    ///
+    /// # Errors
+    /// As [`Communicator::recv`].
+    pub unsafe fn recv_raw(
+        &self,
+        receive: *mut c_void,
+        count: u64,
+        dtype: DataType,
+        peer: u32,
+        stream: &Stream,
+    ) -> Result<Handle> {
+        let (send, receive) = (Operand::NONE, Operand::raw(receive));
+        let (collective, op) = (Collective::Recv, RedOp::Sum);
+        let call = Call { collective, dtype, op, count, root: peer, send, receive, stream };
+        // SAFETY: the caller promises it.
+        unsafe { self.call(call) }
+    }
+
+    /// The error that ended the communicator, if it has ended. Does not block.
+    pub fn async_error(&self) -> Option<Error> {
+        self.engine.failure()
+    }
+
+    /// Ends the communicator on every rank: operations that are not over end with `Aborted`, here
+    /// before this returns. Does not wait for other ranks.
+    pub fn abort(&self) {
+        let error =
+            Error::new(ErrorKind::Aborted, format!("rank {} aborted the communicator", self.rank))
+                .with_rank(self.rank);
+        if self.engine.failure().is_none() {
+            self.control.tell(self.id, &error);
+        }
+        self.engine.fail(error);
+    }
+
+    /// Waits for the operations of the communicator's own stream and says goodbye to the other ranks,
+    /// so that they do not take this rank for lost. Dropping the communicator does the same.
+    ///
+    /// # Errors
+    /// How the first operation that failed ended.
+    pub fn finalize(&self) -> Result<()> {
+        let outcome = self.stream.synchronize();
+        self.leave();
+        outcome
+    }
+
+    fn leave(&self) {
+        if self.finalized.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        self.engine.close();
+        self.control.leave(self.engine.failure().as_ref());
+    }
+
+    fn operand(&self, buffer: &Buffer) -> Result<Operand> {
+        if !Arc::ptr_eq(&buffer.device().inner, &self.device.inner) {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "the buffer is memory of {}, the rank's is {}",
+                    buffer.device(),
+                    self.device
+                ),
+            ));
+        }
+        let keep: Arc<dyn Any + Send + Sync> = Arc::clone(&buffer.memory) as _;
+        Ok(Operand { pointer: buffer.address(), bytes: Some(buffer.bytes()), keep: Some(keep) })
+    }
+
+    fn request(
+        &self,
+        collective: Collective,
+        dtype: DataType,
+        op: RedOp,
+        count: u64,
+        root: u32,
+        in_place: bool,
+    ) -> Request {
+        Request {
+            collective,
+            dtype,
+            op,
+            count,
+            root,
+            rank: self.rank,
+            ranks: self.ranks,
+            in_place,
+            algorithm: Algorithms::placeholder(collective),
+            chunk_bytes: self.chunk_bytes,
+        }
+    }
+
+    /// Checks a call, numbers it, and enqueues it.
+    ///
+    /// # Safety
+    /// Operands without something that keeps them are valid until the operation is over.
+    unsafe fn call(&self, call: Call<'_>) -> Result<Handle> {
+        self.engine.check()?;
+        call.stream.must_be_of(&self.device)?;
+        let Call { collective, dtype, op, count, root, send, receive, stream } = call;
+        let in_place = !send.pointer.is_null() && send.pointer == receive.pointer;
+        let mut request = self.request(collective, dtype, op, count, root, in_place);
+        let mut calls = lock(&self.calls);
+        let program = self.program(&mut calls, &mut request)?;
+        check_operands(&request, &program, &send, &receive)?;
+        let fingerprint = self.number(&mut calls, &request);
+        let point_to_point = is_point_to_point(collective);
+        let keep = [send.keep, receive.keep].into_iter().flatten().collect();
+        let make = |on_complete| {
+            Arc::new(Operation::new(OperationRequest {
+                program,
+                fingerprint,
+                lane: if point_to_point { Lane::PointToPoint } else { Lane::Collective },
+                send: send.pointer.cast_const().cast(),
+                receive: receive.pointer.cast(),
+                keep,
+                timeout: self.op_timeout,
+                ready: false,
+                on_complete: Some(on_complete),
+            }))
+        };
+        // SAFETY: the operands are kept by the operation or by the caller's promise; the stream
+        // submits the operation once.
+        let submit = |operation: &Arc<Operation>| unsafe { self.engine.submit(operation) };
+        let operation = stream.enqueue(&self.engine, make, submit)?;
+        drop(calls);
+        Ok(Handle { engine: Arc::clone(&self.engine), operation })
+    }
+
+    /// The compiled call, from the cache if it was made before.
+    fn program(&self, calls: &mut Calls, request: &mut Request) -> Result<Arc<Program>> {
+        if let Some(program) = calls.programs.get(request) {
+            return Ok(Arc::clone(program));
+        }
+        let key = *request;
+        self.check_reduction(request)?;
+        request.algorithm = self.algorithms.choose(request)?.algorithm;
+        let program = Arc::new(Program::new(compile(request)?));
+        if calls.programs.len() >= KEPT_PROGRAMS {
+            calls.programs.clear();
+        }
+        calls.programs.insert(key, Arc::clone(&program));
+        Ok(program)
+    }
+
+    fn check_reduction(&self, request: &Request) -> Result<()> {
+        let Request { collective, dtype, op, .. } = request;
+        if collective.reduces() && !iccl_kernels::supports(*dtype, *op) {
+            return Err(Error::new(
+                ErrorKind::NotSupported,
+                format!("{collective}: {dtype} cannot be reduced with {op} on {}", self.device),
+            )
+            .with_hint("8-bit floats can be moved, but not reduced"));
+        }
+        Ok(())
+    }
+
+    /// Gives the call its number and says what all ranks must have asked.
+    fn number(&self, calls: &mut Calls, request: &Request) -> Fingerprint {
+        let (counter, collective, root) = match request.collective {
+            Collective::Send => {
+                (calls.sends.entry(request.root).or_default(), Collective::Send, request.root)
+            }
+            Collective::Recv => {
+                (calls.receives.entry(request.root).or_default(), Collective::Send, self.rank)
+            }
+            other => (&mut calls.collectives, other, request.root),
+        };
+        let sequence = *counter;
+        *counter += 1;
+        let program = calls.programs.get(request);
+        let algorithm = program.map_or(request.algorithm, |program| program.schedule().algorithm);
+        Fingerprint {
+            sequence,
+            collective,
+            dtype: request.dtype,
+            op: request.op,
+            algorithm,
+            root,
+            count: request.count,
+            digest: digest(&[request.chunk_bytes, u64::from(request.ranks)]),
+        }
+    }
+
+    /// Waits until nothing is under way on the communicator's own stream, at most `timeout`.
+    ///
+    /// # Errors
+    /// How the first operation that failed ended; `Timeout`.
+    pub fn flush(&self, timeout: Duration) -> Result<()> {
+        let deadline = Instant::now() + timeout;
+        self.stream.synchronize_for(deadline.saturating_duration_since(Instant::now()))
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        if self.engine.check().is_ok() && !self.finalized.load(Ordering::SeqCst) {
+            // Work that was enqueued is done, as on any stream that is destroyed.
+            if let Err(error) = self.stream.synchronize() {
+                tracing::warn!(rank = self.rank, %error, "an operation failed");
+            }
+        }
+        self.leave();
+    }
+}
+
+fn is_point_to_point(collective: Collective) -> bool {
+    matches!(collective, Collective::Send | Collective::Recv)
+}
+
+/// Refuses operands that are null, too small, or overlap in part.
+fn check_operands(
+    request: &Request,
+    program: &Program,
+    send: &Operand,
+    receive: &Operand,
+) -> Result<()> {
+    let schedule = program.schedule();
+    let collective = request.collective;
+    let refuse = |text: String| Err(Error::new(ErrorKind::InvalidArgument, text));
+    for (name, operand, needed) in
+        [("send", send, schedule.send_bytes), ("receive", receive, schedule.recv_bytes)]
+    {
+        if needed == 0 {
+            continue;
+        }
+        if operand.pointer.is_null() {
+            return refuse(format!(
+                "{collective}: the {name} buffer is null, and {needed} bytes of it are needed"
+            ));
+        }
+        if let Some(bytes) = operand.bytes
+            && bytes < needed
+        {
+            return refuse(format!(
+                "{collective}: the {name} buffer has {bytes} bytes, and {} {} elements need {needed}",
+                request.count, request.dtype
+            ));
+        }
+    }
+    let (first, second) = (send.pointer as u64, receive.pointer as u64);
+    let apart = first.wrapping_add(schedule.send_bytes) <= second
+        || second.wrapping_add(schedule.recv_bytes) <= first;
+    if schedule.send_bytes > 0 && schedule.recv_bytes > 0 && !request.in_place && !apart {
+        return refuse(format!(
+            "{collective}: the send and receive buffers overlap without being the same"
+        ));
+    }
+    Ok(())
+}
+
+/// A digest of numbers.
+fn digest(numbers: &[u64]) -> u64 {
+    let mut hash = Sha256::new();
+    for number in numbers {
+        hash.update(number.to_le_bytes());
+    }
+    let bytes = hash.finalize();
+    u64::from_le_bytes(std::array::from_fn(|at| bytes[at]))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

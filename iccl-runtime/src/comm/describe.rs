@@ -1,0 +1,87 @@
+//! What this rank tells the others about itself.
+
+use iccl_plugin_api::MemoryKind;
+use semver::Version;
+
+use super::device::Device;
+use crate::engine::domain::Domain;
+use crate::plan::agreed_digest;
+use crate::plugins::PluginSet;
+use crate::topology::{
+    DeviceFacts, HostFacts, HostIdentity, PciAddress, RankDescriptor, TransportFacts,
+    TransportState,
+};
+use crate::{Error, ErrorKind, Result};
+
+/// Describes a rank with its open domains. A transport that is loaded but could not be opened is
+/// described as such, so that the plan can say so.
+pub(super) fn describe(
+    rank: u32,
+    host: &HostIdentity,
+    device: &Device,
+    plugins: &PluginSet,
+    domains: &mut [Box<dyn Domain>],
+    agreed: &[(String, String)],
+) -> Result<RankDescriptor> {
+    let facts = device.facts();
+    let transports = plugins
+        .transports()
+        .iter()
+        .map(|transport| {
+            let domain = domains.iter_mut().find(|domain| domain.name() == transport.tier());
+            let address = domain.map(|domain| domain.address()).transpose()?;
+            let (facts, abi) = (transport.facts(), transport.plugin().abi());
+            let mut text = TransportFacts {
+                name: transport.tier().to_owned(),
+                plugin_version: transport.plugin().version().clone(),
+                abi: (abi.0 as u16, abi.1 as u16),
+                state: TransportState::Active,
+                reach: facts.reach,
+                memory_kinds: facts.memory_kinds,
+                latency_ns: u32::try_from(facts.latency.as_nanos()).unwrap_or(u32::MAX),
+                bytes_per_us: u32::try_from(facts.bytes_per_us).unwrap_or(u32::MAX),
+                fabrics: Vec::new(),
+                address: address.clone().unwrap_or_default(),
+                later_fields: Vec::new(),
+            };
+            if address.is_none() {
+                text.state = TransportState::Quarantined;
+            }
+            Ok(text)
+        })
+        .collect::<Result<_>>()?;
+    let mut memory_kinds = MemoryKind::Host.mask() | MemoryKind::PinnedHost.mask();
+    if facts.capabilities.host_accessible == 0 {
+        memory_kinds |= MemoryKind::Device.mask();
+    }
+    Ok(RankDescriptor {
+        rank,
+        wire_version: iccl_wire::WIRE_VERSION,
+        iccl_version: version(env!("CARGO_PKG_VERSION"))?,
+        host: HostFacts {
+            key: host.key,
+            name: host.name.clone(),
+            numa_node: facts.numa_node.and_then(|node| u16::try_from(node).ok()),
+        },
+        pid: std::process::id(),
+        agreed_digest: agreed_digest(agreed),
+        device: DeviceFacts {
+            vendor: device.plugin().to_owned(),
+            plugin: device.plugin().to_owned(),
+            plugin_version: device.plugin_version().clone(),
+            index: device.index(),
+            pci: facts.pci_address.parse::<PciAddress>().ok(),
+            memory_kinds,
+            later_fields: Vec::new(),
+        },
+        native_library: None,
+        transports,
+        later_fields: Vec::new(),
+    })
+}
+
+fn version(text: &str) -> Result<Version> {
+    Version::parse(text).map_err(|error| {
+        Error::new(ErrorKind::Internal, format!("\"{text}\" is no version")).with_source(error)
+    })
+}

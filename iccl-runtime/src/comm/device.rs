@@ -1,0 +1,146 @@
+//! The device that a rank computes on: opened once, shared by buffers, streams and communicators.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::time::Duration;
+
+use iccl_plugin_api::MemoryKind;
+use iccl_plugin_api::host::{CallError, OpenDevice};
+use iccl_plugin_api::sdk::DeviceFacts;
+use iccl_plugin_api::tables::{host_to_stream, stream_to_host};
+use semver::Version;
+
+use super::buffer::Buffer;
+use super::element::Element;
+use super::stream::Stream;
+use crate::plugins::{Plugin, call_error};
+use crate::{Error, ErrorKind, Result};
+
+/// An opened device. Cheap to clone.
+#[derive(Clone)]
+pub struct Device {
+    pub(super) inner: Arc<DeviceInner>,
+}
+
+pub(super) struct DeviceInner {
+    pub(super) open: OpenDevice,
+    plugin: &'static str,
+    version: Version,
+    facts: DeviceFacts,
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Device({self})")
+    }
+}
+
+impl std::fmt::Display for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{} ({})", self.inner.plugin, self.index(), self.inner.facts.name)
+    }
+}
+
+impl Device {
+    pub(super) fn new(open: OpenDevice, plugin: &Plugin, facts: DeviceFacts) -> Self {
+        let (plugin, version) = (plugin.name(), plugin.version().clone());
+        Self { inner: Arc::new(DeviceInner { open, plugin, version, facts }) }
+    }
+
+    /// The name of the plugin that drives it.
+    pub fn plugin(&self) -> &'static str {
+        self.inner.plugin
+    }
+
+    /// The version of that plugin.
+    pub fn plugin_version(&self) -> &Version {
+        &self.inner.version
+    }
+
+    /// Which of the plugin's devices it is.
+    pub fn index(&self) -> u32 {
+        self.inner.open.index()
+    }
+
+    /// What the plugin says of it.
+    pub fn facts(&self) -> &DeviceFacts {
+        &self.inner.facts
+    }
+
+    /// Memory for `count` elements, set to zero.
+    ///
+    /// # Errors
+    /// `OutOfResources`; what the driver says.
+    pub fn allocate<T: Element>(&self, count: usize) -> Result<Buffer> {
+        Buffer::zeroed(self, count as u64 * T::DTYPE.size_bytes() as u64)
+    }
+
+    /// Memory that holds `elements`.
+    ///
+    /// # Errors
+    /// `OutOfResources`; what the driver says.
+    pub fn buffer_from<T: Element>(&self, elements: &[T]) -> Result<Buffer> {
+        let buffer = Buffer::uninitialised(self, size_of_val(elements) as u64)?;
+        buffer.write(0, elements)?;
+        Ok(buffer)
+    }
+
+    /// A new stream.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn stream(&self) -> Result<Stream> {
+        Stream::new(self)
+    }
+}
+
+impl DeviceInner {
+    pub(super) fn error(&self, error: CallError) -> Error {
+        call_error(self.plugin, error)
+    }
+
+    pub(super) fn allocate(&self, bytes: u64, kind: MemoryKind) -> Result<*mut c_void> {
+        self.open.allocate(bytes, kind).map_err(|error| self.error(error))
+    }
+
+    pub(super) fn host_accessible(&self) -> bool {
+        self.facts.capabilities.host_accessible != 0
+    }
+
+    /// Whether a stream can call the host when it reaches an operation; else enqueueing waits for
+    /// the stream.
+    pub(super) fn calls_host(&self) -> bool {
+        self.facts.capabilities.stream_to_host & stream_to_host::HOST_FUNCTION != 0
+    }
+
+    /// Whether a stream can wait for the host; else enqueueing waits for the operation.
+    pub(super) fn waits_for_host(&self) -> bool {
+        self.facts.capabilities.host_to_stream & host_to_stream::WAIT_VALUE != 0
+    }
+
+    /// Copies now.
+    ///
+    /// # Safety
+    /// Both sides are valid for `bytes`, of the given kinds, and do not overlap.
+    pub(super) unsafe fn copy_now(
+        &self,
+        destination: (*mut c_void, MemoryKind),
+        source: (*const c_void, MemoryKind),
+        bytes: u64,
+    ) -> Result<()> {
+        // SAFETY: the caller promises it; on stream 0 the copy is done when this returns.
+        unsafe { self.open.copy(0, destination, source, bytes) }.map_err(|error| self.error(error))
+    }
+
+    pub(super) fn synchronize(&self, stream: u64, timeout: Duration) -> Result<()> {
+        self.open.stream_synchronize(stream, timeout).map_err(|error| {
+            if error.status == iccl_plugin_api::Status::Timeout {
+                return Error::new(
+                    ErrorKind::Timeout,
+                    format!("the stream's work is not done after {timeout:?}"),
+                );
+            }
+            self.error(error)
+        })
+    }
+}

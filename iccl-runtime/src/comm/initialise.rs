@@ -1,0 +1,364 @@
+//! How a communicator comes to be: meet, tell each other what there is, plan, try, agree, start.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use iccl_plugin_api::sdk::DomainRequest;
+
+use super::algorithms::Algorithms;
+use super::attach::{Attached, attach, progress};
+use super::communicator::{Communicator, CommunicatorParts};
+use super::control::Control;
+use super::describe::describe;
+use super::runtime::RuntimeInner;
+use crate::bootstrap::{Bootstrap, InterfaceChoice, JoinOptions, Rendezvous};
+use crate::config::OnDegrade;
+use crate::engine::domain::Domain;
+use crate::engine::plugin_domain::PluginDomain;
+use crate::engine::{Engine, EngineOptions, EngineParts, Link};
+use crate::plan::{
+    Divergence, Evidence, InputDigests, PLANNER_VERSION, Plan, PlanConfig, RankInputs, diff, plan,
+};
+use crate::topology::{HostIdentity, RankDescriptor};
+use crate::{Error, ErrorKind, Result};
+
+const DESCRIPTORS_TAG: u32 = u32::from_le_bytes(*b"rank");
+const INPUTS_TAG: u32 = u32::from_le_bytes(*b"inpt");
+const EVIDENCE_TAG: u32 = u32::from_le_bytes(*b"evid");
+
+/// Who joins, and where the others are met.
+pub(super) struct Joining {
+    pub(super) rendezvous: Rendezvous,
+    pub(super) rank: u32,
+    pub(super) ranks: u32,
+    pub(super) is_one_host: bool,
+    /// Set from another thread to give up.
+    pub(super) cancel: Arc<AtomicBool>,
+}
+
+pub(super) fn initialise(runtime: &Arc<RuntimeInner>, joining: &Joining) -> Result<Communicator> {
+    Initialisation::begin(runtime, joining)?.finish()
+}
+
+/// What is known between the steps.
+struct Initialisation<'a> {
+    runtime: &'a Arc<RuntimeInner>,
+    joining: &'a Joining,
+    bootstrap: Bootstrap,
+    id: u64,
+    deadline: Instant,
+    settings: PlanConfig,
+}
+
+impl<'a> Initialisation<'a> {
+    /// Meets the others.
+    fn begin(runtime: &'a Arc<RuntimeInner>, joining: &'a Joining) -> Result<Self> {
+        let config = &runtime.config;
+        super::algorithms::check_names(config)?;
+        let settings = runtime.plan_config()?;
+        let deadline = Instant::now() + config.bootstrap.init_timeout;
+        let interface = config.bootstrap.interface.as_ref().or(config.transport.interface.as_ref());
+        let interface = match interface {
+            Some(name) => InterfaceChoice::parse(name)?,
+            None => InterfaceChoice::Auto,
+        };
+        let bootstrap = Bootstrap::join(JoinOptions {
+            is_one_host: joining.is_one_host,
+            interface,
+            init_timeout: config.bootstrap.init_timeout,
+            handshake_timeout: config.bootstrap.handshake_timeout,
+            protocol_version: PLANNER_VERSION,
+            cancel: Some(Arc::clone(&joining.cancel)),
+            ..JoinOptions::new(joining.rendezvous.clone(), joining.rank, joining.ranks)
+        })?;
+        let key = bootstrap.key().derive("iccl communicator id", &[]);
+        let id = u64::from_le_bytes(std::array::from_fn(|at| key.expose()[at]));
+        // 0 means "every communicator" in notices.
+        Ok(Self { runtime, joining, bootstrap, id: id.max(1), deadline, settings })
+    }
+
+    fn finish(self) -> Result<Communicator> {
+        let (rank, ranks) = (self.joining.rank, self.joining.ranks);
+        let mut domains = self.open_domains()?;
+        let descriptors = self.exchange_descriptors(&mut domains)?;
+        self.compare_settings(&descriptors)?;
+        let first = plan(&descriptors, &self.settings, &Evidence::default())?;
+        let (attached, found) = attach(rank, &first, &descriptors, &mut domains, self.deadline)?;
+        let evidence = self.exchange_evidence(&found, &mut domains)?;
+        let (plan, attached) = if evidence.is_empty() {
+            (first, attached)
+        } else {
+            let second = plan(&descriptors, &self.settings, &evidence)?;
+            for ((_, domain), channel) in attached {
+                // Peers close theirs too; what it carried is nothing.
+                let _ = domains[domain].channel_close(channel);
+            }
+            (second, Attached::new())
+        };
+        for warning in plan.warnings() {
+            tracing::warn!(rank, "{warning}");
+        }
+        if self.runtime.config.device.on_degrade == OnDegrade::Fail
+            && let Some(warning) = plan.warnings().first()
+        {
+            return Err(Error::new(ErrorKind::PlanUnsatisfiable, warning.clone())
+                .with("device.on_degrade", "fail"));
+        }
+        let algorithms = Algorithms::new(&self.runtime.config, &plan)?;
+        tracing::info!(rank, ranks, "plan: {}", plan.report().summary());
+        self.start(plan, algorithms, &descriptors, domains, &attached)
+    }
+
+    /// Opens every transport that may be used, listening.
+    fn open_domains(&self) -> Result<Vec<Box<dyn Domain>>> {
+        let config = &self.runtime.config;
+        let key = self.bootstrap.key().derive("iccl data", &self.id.to_le_bytes());
+        let interface =
+            config.transport.interface.clone().unwrap_or(self.bootstrap.local_ip().to_string());
+        let mut domains: Vec<Box<dyn Domain>> = Vec::new();
+        if self.joining.ranks == 1 {
+            return Ok(domains);
+        }
+        for transport in self.runtime.plugins.transports() {
+            let opened = PluginDomain::open(
+                transport,
+                &DomainRequest {
+                    communicator: self.id,
+                    rank: self.joining.rank,
+                    ranks: self.joining.ranks,
+                    local_ranks: if self.joining.is_one_host { self.joining.ranks } else { 0 },
+                    job_key: key.expose(),
+                    interface: &interface,
+                    handshake_timeout: config.bootstrap.handshake_timeout,
+                    connect_timeout: config.bootstrap.connect_timeout,
+                },
+            );
+            match opened {
+                Ok(domain) => domains.push(Box::new(domain)),
+                Err(error) => {
+                    tracing::warn!(rank = self.joining.rank, transport = transport.tier(), %error,
+                        "a transport cannot be used");
+                }
+            }
+        }
+        Ok(domains)
+    }
+
+    fn exchange_descriptors(&self, domains: &mut [Box<dyn Domain>]) -> Result<Vec<RankDescriptor>> {
+        let config = &self.runtime.config;
+        let host = HostIdentity::detect(config.bootstrap.host_id.as_deref());
+        let descriptor = describe(
+            self.joining.rank,
+            &host,
+            self.runtime.device()?,
+            &self.runtime.plugins,
+            domains,
+            &self.settings.agreed,
+        )?;
+        let bytes = descriptor.encode().map_err(not_encoded)?;
+        let gathered = self.gather(DESCRIPTORS_TAG, &bytes, domains)?;
+        gathered
+            .iter()
+            .enumerate()
+            .map(|(rank, bytes)| {
+                RankDescriptor::decode(bytes).map_err(|error| {
+                    Error::new(
+                        ErrorKind::VersionMismatch,
+                        format!("the descriptor of rank {rank} cannot be read"),
+                    )
+                    .with_rank(rank as u32)
+                    .with_source(error)
+                })
+            })
+            .collect()
+    }
+
+    /// Where ranks have different settings, finds out which, so that the error names them. All ranks
+    /// see the same digests, so all come here or none.
+    fn compare_settings(&self, descriptors: &[RankDescriptor]) -> Result<()> {
+        let digest = |one: &RankDescriptor| one.agreed_digest;
+        if descriptors.windows(2).all(|pair| digest(&pair[0]) == digest(&pair[1])) {
+            return Ok(());
+        }
+        let inputs = RankInputs {
+            rank: self.joining.rank,
+            digests: InputDigests::of(descriptors, &self.settings, &Evidence::default())?,
+            settings: self.settings.agreed.clone(),
+        };
+        let bytes = inputs.encode().map_err(not_encoded)?;
+        let left = self.left()?;
+        let gathered = self.bootstrap.all_gather(INPUTS_TAG, &bytes, left)?;
+        let inputs: Vec<RankInputs> = gathered
+            .iter()
+            .map(|bytes| RankInputs::decode(bytes).map_err(not_encoded))
+            .collect::<Result<_>>()?;
+        diff(&inputs).as_ref().map_or(Ok(()), |divergence: &Divergence| {
+            let error = Error::new(ErrorKind::PlanDiverged, divergence.to_string());
+            Err(match divergence.odd_one_out() {
+                Some(rank) => error.with_rank(rank),
+                None => error,
+            })
+        })
+    }
+
+    fn exchange_evidence(
+        &self,
+        found: &Evidence,
+        domains: &mut [Box<dyn Domain>],
+    ) -> Result<Evidence> {
+        let bytes = found.encode().map_err(not_encoded)?;
+        let mut all = Evidence::default();
+        for bytes in self.gather(EVIDENCE_TAG, &bytes, domains)? {
+            all.merge(&Evidence::decode(&bytes).map_err(not_encoded)?);
+        }
+        if !all.is_empty() {
+            all.epoch = 1;
+        }
+        Ok(all)
+    }
+
+    /// Gathers, and answers those who dial meanwhile.
+    fn gather(
+        &self,
+        tag: u32,
+        bytes: &[u8],
+        domains: &mut [Box<dyn Domain>],
+    ) -> Result<Vec<Vec<u8>>> {
+        let left = self.left()?;
+        let cancel = &self.joining.cancel;
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let gathering = scope.spawn(|| {
+                let gathered = self.bootstrap.all_gather_cancellable(tag, bytes, left, cancel);
+                done.store(true, Ordering::Release);
+                gathered
+            });
+            let mut progressed = Ok(());
+            while !done.load(Ordering::Acquire) && !gathering.is_finished() {
+                if progressed.is_ok() {
+                    progressed = progress(domains);
+                }
+                std::thread::sleep(Duration::from_micros(50));
+            }
+            let gathered = gathering.join().unwrap_or_else(|_| {
+                Err(Error::new(ErrorKind::Internal, "the exchange between ranks panicked"))
+            });
+            gathered.and_then(|gathered| progressed.map(|()| gathered))
+        })
+    }
+
+    fn start(
+        self,
+        plan: Plan,
+        algorithms: Algorithms,
+        descriptors: &[RankDescriptor],
+        domains: Vec<Box<dyn Domain>>,
+        attached: &Attached,
+    ) -> Result<Communicator> {
+        let (rank, ranks) = (self.joining.rank, self.joining.ranks);
+        let (domains, links) = wire(rank, &plan, descriptors, domains, attached)?;
+        let config = &self.runtime.config;
+        let control = Control::new(self.bootstrap);
+        let (teller, id) = (control.clone(), self.id);
+        let engine = Arc::new(Engine::start(EngineParts {
+            rank,
+            ranks,
+            communicator: id,
+            epoch: plan.epoch(),
+            options: EngineOptions {
+                stall_warn: config.engine.stall_warn,
+                spin: config.engine.spin,
+            },
+            domains,
+            links,
+            on_failure: Box::new(move |error| teller.tell(id, error)),
+        })?);
+        control.listen(id, &engine);
+        Communicator::new(CommunicatorParts {
+            rank,
+            ranks,
+            id,
+            device: self.runtime.device()?.clone(),
+            engine,
+            plan: Arc::new(plan),
+            algorithms,
+            chunk_bytes: config.engine.chunk_bytes,
+            op_timeout: config.engine.op_timeout,
+            control,
+        })
+    }
+
+    fn left(&self) -> Result<Duration> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Error::new(
+                ErrorKind::Timeout,
+                format!(
+                    "initialisation took longer than {:?}",
+                    self.runtime.config.bootstrap.init_timeout
+                ),
+            ));
+        }
+        Ok(left)
+    }
+}
+
+/// Keeps the domains that a link of this rank uses, closes the others, and says which link uses
+/// which.
+fn wire(
+    rank: u32,
+    plan: &Plan,
+    descriptors: &[RankDescriptor],
+    domains: Vec<Box<dyn Domain>>,
+    attached: &Attached,
+) -> Result<(Vec<Box<dyn Domain>>, Vec<Option<Link>>)> {
+    let chosen: Vec<Option<usize>> = descriptors
+        .iter()
+        .map(|peer| {
+            if peer.rank == rank {
+                return Ok(None);
+            }
+            let transport = plan.link(rank, peer.rank).and_then(|link| link.chosen.transport);
+            let domain = domains
+                .iter()
+                .position(|domain| Some(domain.name()) == transport.as_deref())
+                .ok_or_else(|| {
+                    Error::new(
+                        ErrorKind::Internal,
+                        format!("the link to rank {} has no open transport", peer.rank),
+                    )
+                })?;
+            Ok(Some(domain))
+        })
+        .collect::<Result<_>>()?;
+    let mut kept = Vec::new();
+    let mut places = Vec::new();
+    for (index, domain) in domains.into_iter().enumerate() {
+        let used = chosen.contains(&Some(index));
+        places.push(used.then_some(kept.len()));
+        if used {
+            kept.push(domain);
+        }
+    }
+    let links = descriptors
+        .iter()
+        .zip(&chosen)
+        .map(|(peer, domain)| {
+            let index = (*domain)?;
+            let place = places[index]?;
+            Some(Link {
+                domain: place,
+                address: peer.transport(kept[place].name())?.address.clone(),
+                digest: plan.link_digest(rank, peer.rank)?,
+                channel: attached.get(&(peer.rank, index)).copied(),
+            })
+        })
+        .collect();
+    Ok((kept, links))
+}
+
+fn not_encoded(error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::new(ErrorKind::Internal, "what ranks exchange cannot be read or written")
+        .with_source(error)
+}

@@ -1,0 +1,326 @@
+//! The runtime: configuration, plugins and a device, from which communicators are made.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::communicator::Communicator;
+use super::device::Device;
+use super::initialise::{Joining, initialise};
+use crate::bootstrap::{
+    HostPort, Identity, IdentitySettings, InterfaceChoice, Rendezvous, UniqueId, UniqueIdOptions,
+    read_secret,
+};
+use crate::config::{Config, Sources};
+use crate::plan::{PlanConfig, read_calibration};
+use crate::plugins::{DevicePlugin, PluginSet, Record};
+use crate::{Error, ErrorKind, Result};
+
+/// The value of `device.backend` that leaves the choice to iccl.
+const AUTO: &str = "auto";
+
+/// Everything that a process needs to make communicators. Cheap to clone.
+#[derive(Clone)]
+pub struct Runtime {
+    pub(super) inner: Arc<RuntimeInner>,
+}
+
+pub(super) struct RuntimeInner {
+    pub(super) config: Config,
+    pub(super) plugins: PluginSet,
+    device: OnceLock<Device>,
+}
+
+impl std::fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Runtime({} plugins)", self.inner.plugins.records().len())
+    }
+}
+
+impl Runtime {
+    /// A runtime with the configuration of this process: `iccl.toml` (or the file that `ICCL_CONFIG`
+    /// names) and `ICCL_*` variables.
+    ///
+    /// # Errors
+    /// As [`Runtime::with_config`], and `InvalidConfig` with everything that is wrong in file and
+    /// variables.
+    pub fn new() -> Result<Self> {
+        Self::with_config(Config::load(&Sources::of_process())?)
+    }
+
+    /// A runtime with this configuration. Discovers and probes the plugins.
+    ///
+    /// # Errors
+    /// `PluginMissing` if a plugin that the configuration requires is not active; `InvalidConfig` for
+    /// settings that plugins do not have or algorithms that there are not.
+    pub fn with_config(config: Config) -> Result<Self> {
+        for warning in config.warnings() {
+            tracing::warn!("{warning}");
+        }
+        super::algorithms::check_names(&config)?;
+        let plugins = PluginSet::load(&config)?;
+        Ok(Self { inner: Arc::new(RuntimeInner { config, plugins, device: OnceLock::new() }) })
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &Config {
+        &self.inner.config
+    }
+
+    /// One record for every plugin that was found, active or not.
+    pub fn plugins(&self) -> &[Record] {
+        self.inner.plugins.records()
+    }
+
+    /// The loaded plugins.
+    pub fn plugin_set(&self) -> &PluginSet {
+        &self.inner.plugins
+    }
+
+    /// The device of this process: the one that `device.backend` names, else the first accelerator,
+    /// else host memory. Opened by the first call.
+    ///
+    /// # Errors
+    /// `PluginMissing` if the named plugin is not active; what the driver says.
+    pub fn device(&self) -> Result<&Device> {
+        self.inner.device()
+    }
+
+    /// Who this process is, by its launcher: rank, size, where to meet. `None` if nothing says that
+    /// it is one of several.
+    ///
+    /// # Errors
+    /// `InvalidConfig` naming the variables that make no sense.
+    pub fn identity(&self) -> Result<Option<Identity>> {
+        let settings = self.identity_settings()?;
+        Identity::discover(self.inner.config.environment(), &settings)
+    }
+
+    fn identity_settings(&self) -> Result<IdentitySettings> {
+        let bootstrap = &self.inner.config.bootstrap;
+        let root = match (&bootstrap.root, &bootstrap.master_addr) {
+            (Some(root), _) => Some(root.as_str()),
+            (None, Some(address)) => Some(address.as_str()),
+            (None, None) => None,
+        };
+        Ok(IdentitySettings {
+            rank: bootstrap.rank,
+            world_size: bootstrap.world_size,
+            local_rank: bootstrap.local_rank,
+            local_world_size: bootstrap.local_world_size,
+            root: root.map(HostPort::parse).transpose()?,
+            unique_id: bootstrap
+                .unique_id
+                .as_ref()
+                .map(|text| UniqueId::from_text(text.expose()))
+                .transpose()?,
+            secret: bootstrap.job_secret_file.as_deref().map(read_secret).transpose()?,
+        })
+    }
+
+    /// A unique id for a new communicator; a service in this process answers the ranks that join with
+    /// it, until all have or `bootstrap.init_timeout` is over. Give its bytes or text to all ranks over
+    /// a channel that strangers cannot read: it holds the job's secret.
+    ///
+    /// # Errors
+    /// `InvalidConfig` for an interface that there is not; what the operating system says.
+    pub fn unique_id(&self) -> Result<UniqueId> {
+        self.unique_id_for(false)
+    }
+
+    /// As [`Runtime::unique_id`], where all ranks are known to run on this host: then the service
+    /// listens on loopback only.
+    ///
+    /// # Errors
+    /// As [`Runtime::unique_id`].
+    pub fn local_unique_id(&self) -> Result<UniqueId> {
+        self.unique_id_for(true)
+    }
+
+    fn unique_id_for(&self, is_one_host: bool) -> Result<UniqueId> {
+        let config = &self.inner.config;
+        let interface = config.bootstrap.interface.as_ref().or(config.transport.interface.as_ref());
+        let mut options = UniqueIdOptions {
+            is_one_host,
+            lifetime: config.bootstrap.init_timeout,
+            handshake_timeout: config.bootstrap.handshake_timeout,
+            ..UniqueIdOptions::default()
+        };
+        if let Some(interface) = interface {
+            options.interface = InterfaceChoice::parse(interface)?;
+        }
+        UniqueId::generate(&options)
+    }
+
+    /// Joins a communicator of `ranks` as `rank`. Blocks until all ranks have come and agreed.
+    ///
+    /// # Errors
+    /// On every rank that came, naming the culprit: `Rendezvous`, `VersionMismatch`, `PlanDiverged`,
+    /// `PlanUnsatisfiable`, `PeerLost`, `Timeout`; and what is wrong on this rank alone.
+    pub fn communicator(&self, id: &UniqueId, rank: u32, ranks: u32) -> Result<Communicator> {
+        initialise(&self.inner, &joining(id, rank, ranks))
+    }
+
+    /// As [`Runtime::communicator`], without blocking.
+    ///
+    /// # Errors
+    /// `OutOfResources` if no thread can be started.
+    pub fn begin_communicator(&self, id: &UniqueId, rank: u32, ranks: u32) -> Result<Pending> {
+        let joining = joining(id, rank, ranks);
+        let cancel = Arc::clone(&joining.cancel);
+        let runtime = Arc::clone(&self.inner);
+        let thread = std::thread::Builder::new()
+            .name(format!("iccl-init-{rank}"))
+            .spawn(move || initialise(&runtime, &joining))
+            .map_err(|error| {
+                Error::new(ErrorKind::OutOfResources, "no thread for the initialisation")
+                    .with_source(error)
+            })?;
+        Ok(Pending { thread: Some(thread), cancel })
+    }
+
+    /// Joins the communicator of all ranks that the launcher started (`iccl run`, torchrun, mpirun,
+    /// srun, …). A process that nothing says is one of several gets a communicator of one rank.
+    ///
+    /// # Errors
+    /// As [`Runtime::communicator`] and [`Runtime::identity`].
+    pub fn world(&self) -> Result<Communicator> {
+        let identity = self.identity()?;
+        let joining = match &identity {
+            None => Joining {
+                rendezvous: Rendezvous::Alone,
+                rank: 0,
+                ranks: 1,
+                is_one_host: true,
+                cancel: Arc::default(),
+            },
+            Some(identity) => Joining {
+                rendezvous: identity.rendezvous()?,
+                rank: identity.rank,
+                ranks: identity.world_size,
+                is_one_host: identity.is_one_host(),
+                cancel: Arc::default(),
+            },
+        };
+        initialise(&self.inner, &joining)
+    }
+}
+
+fn joining(id: &UniqueId, rank: u32, ranks: u32) -> Joining {
+    Joining {
+        rendezvous: Rendezvous::UniqueId(id.clone()),
+        rank,
+        ranks,
+        is_one_host: id.address().ip().is_loopback(),
+        cancel: Arc::default(),
+    }
+}
+
+impl RuntimeInner {
+    pub(super) fn device(&self) -> Result<&Device> {
+        if let Some(device) = self.device.get() {
+            return Ok(device);
+        }
+        let found = self.find_device()?;
+        let device = Device::new(found.open()?, found.plugin(), found.facts().clone());
+        if !device.inner.host_accessible() {
+            return Err(Error::new(
+                ErrorKind::NotSupported,
+                format!("{device}: its memory cannot be read by the host, and iccl does not stage"),
+            )
+            .with_hint("set device.backend = \"host\""));
+        }
+        Ok(self.device.get_or_init(|| device))
+    }
+
+    /// The named device, or the first accelerator, or the host's memory. Ranks of one host share the
+    /// cards in turn.
+    fn find_device(&self) -> Result<&DevicePlugin> {
+        let backend = self.config.device.backend.as_str();
+        let candidates: Vec<&DevicePlugin> = if backend == AUTO {
+            let accelerators: Vec<_> = self
+                .plugins
+                .devices()
+                .iter()
+                .filter(|one| one.facts().capabilities.host_accessible == 0)
+                .collect();
+            if accelerators.is_empty() {
+                self.plugins.devices().iter().collect()
+            } else {
+                accelerators
+            }
+        } else {
+            self.plugins.devices_of(backend).collect()
+        };
+        if candidates.is_empty() {
+            let name = if backend == AUTO { "host" } else { backend };
+            return Err(self.plugins.missing(name, "device.backend asks for it"));
+        }
+        let local_rank = self.config.bootstrap.local_rank.unwrap_or(0) as usize;
+        Ok(candidates[local_rank % candidates.len()])
+    }
+
+    /// What the configuration says to the plan, calibration file included.
+    pub(super) fn plan_config(&self) -> Result<PlanConfig> {
+        let mut settings = PlanConfig::from_settings(&self.config);
+        if let Some(path) = &self.config.plan.calibration {
+            let invalid = |text: String| {
+                Error::new(
+                    ErrorKind::InvalidConfig,
+                    format!("plan.calibration: {}: {text}", path.display()),
+                )
+            };
+            let text = std::fs::read_to_string(path).map_err(|error| invalid(error.to_string()))?;
+            settings.calibration = read_calibration(&text).map_err(invalid)?;
+        }
+        Ok(settings)
+    }
+}
+
+/// A communicator that is being made. Dropping it gives up.
+#[derive(Debug)]
+pub struct Pending {
+    thread: Option<JoinHandle<Result<Communicator>>>,
+    cancel: Arc<AtomicBool>,
+}
+
+impl Pending {
+    /// Whether [`Pending::finish`] would return at once.
+    pub fn is_over(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Waits until the communicator is made or has failed.
+    ///
+    /// # Errors
+    /// As [`Runtime::communicator`].
+    pub fn finish(mut self) -> Result<Communicator> {
+        let Some(thread) = self.thread.take() else {
+            return Err(Error::new(ErrorKind::Aborted, "the initialisation was given up"));
+        };
+        thread
+            .join()
+            .unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "the initialisation panicked")))
+    }
+
+    /// Waits at most `timeout`. Says whether it is over.
+    pub fn wait_for(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
+        while !self.is_over() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.is_over()
+    }
+
+    /// Gives up: the other ranks see this one as gone. Returns at once.
+    pub fn abort(&self) {
+        self.cancel.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.abort();
+    }
+}

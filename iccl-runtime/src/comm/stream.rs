@@ -1,0 +1,258 @@
+//! Streams: in which order a device does its work, operations of iccl among it.
+
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use iccl_plugin_api::MemoryKind;
+use iccl_plugin_api::sdk::Progress;
+
+use super::device::Device;
+use crate::engine::{Engine, OnComplete, Operation};
+use crate::{Error, ErrorKind, Result};
+
+/// A queue of a device's work. Work of one stream is done in the order in which it was enqueued;
+/// work of different streams in any. Cheap to clone: clones are the same stream.
+#[derive(Clone)]
+pub struct Stream {
+    inner: Arc<StreamInner>,
+}
+
+struct StreamInner {
+    device: Device,
+    handle: u64,
+    /// A word of the device that counts the operations of this stream that are over.
+    word: Arc<Word>,
+    issue: Mutex<Issue>,
+}
+
+/// What is under way, guarded together so that the stream and the word count alike.
+#[derive(Default)]
+struct Issue {
+    enqueued: u64,
+    pending: VecDeque<(Arc<Engine>, Arc<Operation>)>,
+}
+
+struct Word {
+    device: Device,
+    pointer: *mut u64,
+    highest: AtomicU64,
+    write: Mutex<()>,
+}
+
+// SAFETY: the word is only written by the device's function for it, from any thread.
+unsafe impl Send for Word {}
+// SAFETY: as above.
+unsafe impl Sync for Word {}
+
+impl Word {
+    fn new(device: &Device) -> Result<Arc<Self>> {
+        let bytes = size_of::<u64>() as u64;
+        let pointer = device.inner.allocate(bytes, MemoryKind::PinnedHost)?.cast::<u64>();
+        // SAFETY: 8 bytes of host memory, aligned to 64, that nobody else knows yet.
+        unsafe { pointer.write(0) };
+        Ok(Arc::new(Self {
+            device: device.clone(),
+            pointer,
+            highest: AtomicU64::new(0),
+            write: Mutex::new(()),
+        }))
+    }
+
+    /// Lets the stream pass the waits for up to `value`. Never goes back: operations that fail
+    /// together may end in any order.
+    fn raise(&self, value: u64) {
+        let _one_at_a_time = lock(&self.write);
+        if self.highest.fetch_max(value, Ordering::SeqCst) >= value {
+            return;
+        }
+        // SAFETY: allocated in `new`, freed when the last holder is gone.
+        if let Err(error) = unsafe { self.device.inner.open.write_value(self.pointer, value) } {
+            tracing::error!(%error, device = %self.device, "a stream could not be let go on");
+        }
+    }
+}
+
+impl Drop for Word {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new`, freed once; the stream that waited for it is destroyed.
+        if let Err(error) = unsafe { self.device.inner.open.free(self.pointer.cast()) } {
+            tracing::warn!(%error, device = %self.device, "a stream's word could not be freed");
+        }
+    }
+}
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Stream({} of {})", self.inner.handle, self.inner.device)
+    }
+}
+
+/// What a stream tells when it reaches an operation.
+struct Reached {
+    engine: Arc<Engine>,
+    operation: Arc<Operation>,
+}
+
+unsafe extern "C" fn reached(user: *mut c_void) {
+    // SAFETY: `enqueue` leaked it for this one call.
+    let reached = unsafe { Box::from_raw(user.cast::<Reached>()) };
+    reached.engine.set_ready(&reached.operation);
+}
+
+impl Stream {
+    pub(super) fn new(device: &Device) -> Result<Self> {
+        let word = Word::new(device)?;
+        let handle =
+            device.inner.open.stream_create().map_err(|error| device.inner.error(error))?;
+        Ok(Self {
+            inner: Arc::new(StreamInner {
+                device: device.clone(),
+                handle,
+                word,
+                issue: Mutex::default(),
+            }),
+        })
+    }
+
+    /// The device whose stream it is.
+    pub fn device(&self) -> &Device {
+        &self.inner.device
+    }
+
+    /// The plugin's own handle, for libraries that take one.
+    pub fn raw(&self) -> u64 {
+        self.inner.handle
+    }
+
+    /// Whether all work of the stream is done.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn is_done(&self) -> Result<bool> {
+        let inner = &self.inner;
+        let answer = inner.device.inner.open.stream_query(inner.handle);
+        Ok(answer.map_err(|error| inner.device.inner.error(error))? == Progress::Done)
+    }
+
+    /// Waits until all work of the stream is done.
+    ///
+    /// # Errors
+    /// The error of the first operation on it that failed; what the driver says.
+    pub fn synchronize(&self) -> Result<()> {
+        self.synchronize_until(None)
+    }
+
+    /// Waits until all work of the stream is done, at most `timeout`.
+    ///
+    /// # Errors
+    /// As [`Stream::synchronize`]; `Timeout`.
+    pub fn synchronize_for(&self, timeout: Duration) -> Result<()> {
+        self.synchronize_until(Instant::now().checked_add(timeout))
+    }
+
+    fn synchronize_until(&self, deadline: Option<Instant>) -> Result<()> {
+        let mut outcome = Ok(());
+        loop {
+            // Operations are driven by whoever waits for them, which the device cannot do.
+            let front = lock(&self.inner.issue).pending.front().cloned();
+            let Some((engine, operation)) = front else { break };
+            let ended = engine.wait(&operation, deadline);
+            if !operation.is_over() {
+                return ended;
+            }
+            outcome = outcome.and(ended);
+            let mut issue = lock(&self.inner.issue);
+            if issue.pending.front().is_some_and(|(_, front)| Arc::ptr_eq(front, &operation)) {
+                issue.pending.pop_front();
+            }
+        }
+        let left = deadline
+            .map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
+        outcome.and(self.inner.device.inner.synchronize(self.inner.handle, left))
+    }
+
+    /// Makes a place in the stream for an operation. `make` gets what lets the stream go on, and
+    /// makes the operation; `submit` hands it to the engine.
+    pub(super) fn enqueue(
+        &self,
+        engine: &Arc<Engine>,
+        make: impl FnOnce(OnComplete) -> Arc<Operation>,
+        submit: impl FnOnce(&Arc<Operation>),
+    ) -> Result<Arc<Operation>> {
+        let inner = &self.inner;
+        let device = &inner.device.inner;
+        let mut issue = lock(&inner.issue);
+        issue.forget_ended();
+        let number = issue.enqueued + 1;
+        let word = Arc::clone(&inner.word);
+        let operation = make(Box::new(move || word.raise(number)));
+        if device.calls_host() {
+            let user = Box::into_raw(Box::new(Reached {
+                engine: Arc::clone(engine),
+                operation: Arc::clone(&operation),
+            }));
+            // SAFETY: `reached` may be called once on any thread with what was leaked for it.
+            let asked = unsafe { device.open.host_function(inner.handle, reached, user.cast()) };
+            if let Err(error) = asked {
+                // SAFETY: a refused call is never made, so the box is still this function's.
+                drop(unsafe { Box::from_raw(user) });
+                return Err(device.error(error));
+            }
+        } else {
+            device.synchronize(inner.handle, Duration::MAX)?;
+            engine.set_ready(&operation);
+        }
+        if device.waits_for_host() {
+            // SAFETY: the word is the device's, aligned, and outlives the stream.
+            unsafe { device.open.stream_wait_value(inner.handle, inner.word.pointer, number) }
+                .map_err(|error| device.error(error))?;
+        }
+        issue.enqueued = number;
+        submit(&operation);
+        issue.pending.push_back((Arc::clone(engine), Arc::clone(&operation)));
+        drop(issue);
+        if !device.waits_for_host() {
+            // The stream cannot be made to wait, so whoever enqueues does; the outcome is the
+            // handle's.
+            let _ = engine.wait(&operation, None);
+        }
+        Ok(operation)
+    }
+
+    pub(super) fn must_be_of(&self, device: &Device) -> Result<()> {
+        if Arc::ptr_eq(&self.inner.device.inner, &device.inner) {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!("the stream is of {}, the communicator of {device}", self.inner.device),
+        ))
+    }
+}
+
+impl Issue {
+    /// Forgets operations that ended well; those that failed stay for `synchronize` to tell.
+    fn forget_ended(&mut self) {
+        while self.pending.front().is_some_and(|(_, operation)| {
+            operation.outcome().is_some_and(|outcome| outcome.is_ok())
+        }) {
+            self.pending.pop_front();
+        }
+    }
+}
+
+impl Drop for StreamInner {
+    fn drop(&mut self) {
+        let device = &self.device.inner;
+        if let Err(error) = device.open.stream_destroy(self.handle) {
+            tracing::warn!(%error, device = %self.device, "a stream could not be destroyed");
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

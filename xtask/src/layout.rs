@@ -1,0 +1,56 @@
+//! Builds the workspace and puts what is shipped where it is found: the command beside `plugins/`.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::run::{Failure, cargo, run, workspace};
+
+/// What a plugin's package is named before the plugin's own name.
+const PLUGIN_PREFIX: &str = "iccl-plugin-";
+
+/// Where a profile's files lie.
+pub(crate) fn folder(profile: &str) -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| workspace().join("target"), PathBuf::from);
+    target.join(if profile == "dev" { "debug" } else { profile })
+}
+
+/// Builds everything with a profile of cargo (`dev` or `release`) and lays it out.
+pub(crate) fn build(profile: &str) -> Result<(), Failure> {
+    run(&mut cargo(&["build", "--workspace", "--profile", profile]))?;
+    let folder = folder(profile);
+    let plugins = folder.join("plugins");
+    let failed = |what: &Path, error: &std::io::Error| {
+        Failure(format!("{} cannot be laid out: {error}", what.display()))
+    };
+    fs::create_dir_all(&plugins).map_err(|error| failed(&plugins, &error))?;
+    let private = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(&plugins, private.clone()).map_err(|error| failed(&plugins, &error))?;
+    for name in plugin_names()? {
+        let library = format!("lib{}.so", format!("{PLUGIN_PREFIX}{name}").replace('-', "_"));
+        let place = plugins.join(format!("libiccl_{name}.so"));
+        // Put there in one move: a process that looks meanwhile sees the old file or the new one.
+        let beside = plugins.join(format!(".libiccl_{name}.so.new"));
+        fs::copy(folder.join(&library), &beside)
+            .and_then(|_| fs::set_permissions(&beside, private.clone()))
+            .and_then(|()| fs::rename(&beside, &place))
+            .map_err(|error| failed(&place, &error))?;
+    }
+    println!("laid out: {} and {}", folder.join("iccl").display(), plugins.display());
+    Ok(())
+}
+
+/// The plugins of this workspace, by the folders of `plugins/`.
+fn plugin_names() -> Result<Vec<String>, Failure> {
+    let folder = workspace().join("plugins");
+    let entries = fs::read_dir(&folder)
+        .map_err(|error| Failure(format!("{} cannot be read: {error}", folder.display())))?;
+    let mut names: Vec<String> = entries
+        .filter_map(Result::ok)
+        .filter(|entry| entry.path().join("Cargo.toml").is_file())
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    Ok(names)
+}
