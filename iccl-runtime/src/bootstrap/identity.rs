@@ -9,7 +9,6 @@
 mod local;
 mod slurm;
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use iccl_wire::Key;
@@ -17,27 +16,18 @@ use iccl_wire::Key;
 use super::interface::HostPort;
 use super::rendezvous::{Meeting, Rendezvous, derived_ports};
 use super::unique_id::UniqueId;
+use crate::config::Environment;
 use crate::{Error, ErrorKind, Result};
 
-/// Environment variables.
-#[derive(Clone, Debug, Default)]
-pub struct Environment(BTreeMap<String, String>);
+/// Numbers in environment variables.
+trait Numbers {
+    fn number(&self, name: &str) -> Result<Option<u32>>;
+    fn first_number(&self, names: &[&'static str]) -> Result<Option<(&'static str, u32)>>;
+}
 
-impl Environment {
-    /// Those of this process.
-    pub fn of_process() -> Self {
-        std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-            .collect()
-    }
-
-    /// A variable that is set to something.
-    pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(|value| value.trim()).filter(|value| !value.is_empty())
-    }
-
+impl Numbers for Environment {
     fn number(&self, name: &str) -> Result<Option<u32>> {
-        let Some(text) = self.get(name) else { return Ok(None) };
+        let Some(text) = self.get(name).map(str::trim) else { return Ok(None) };
         text.parse().map(Some).map_err(|_| {
             let message = format!("{name}=\"{text}\": expected a whole number from 0");
             Error::new(ErrorKind::InvalidConfig, message)
@@ -51,12 +41,6 @@ impl Environment {
             }
         }
         Ok(None)
-    }
-}
-
-impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Environment {
-    fn from_iter<I: IntoIterator<Item = (N, V)>>(variables: I) -> Self {
-        Self(variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
     }
 }
 

@@ -30,7 +30,7 @@ mod wiring;
 
 use std::time::Duration;
 
-pub use identity::{Environment, Identity, IdentitySettings, Launcher, near_misses};
+pub use identity::{Identity, IdentitySettings, Launcher, near_misses};
 pub use interface::{HostPort, Interface, InterfaceChoice, choose, interfaces, is_link_local};
 pub use join::{Bootstrap, JoinOptions};
 pub use message::{CONTRIBUTION_LIMIT_BYTES, Notice};

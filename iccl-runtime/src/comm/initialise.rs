@@ -14,8 +14,8 @@ use super::describe::describe;
 use super::runtime::RuntimeInner;
 use crate::bootstrap::{Bootstrap, InterfaceChoice, JoinOptions, Rendezvous};
 use crate::config::OnDegrade;
+use crate::engine::PluginDomain;
 use crate::engine::domain::Domain;
-use crate::engine::plugin_domain::PluginDomain;
 use crate::engine::{Engine, EngineOptions, EngineParts, Link};
 use crate::plan::{
     Divergence, Evidence, InputDigests, PLANNER_VERSION, Plan, PlanConfig, RankInputs, diff, plan,

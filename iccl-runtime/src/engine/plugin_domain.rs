@@ -47,16 +47,6 @@ impl PluginDomain {
         })
     }
 
-    /// The bytes by which peers reach this domain, at most
-    /// [`LONGEST_ADDRESS`](iccl_plugin_api::tables::LONGEST_ADDRESS).
-    ///
-    /// # Errors
-    /// What the plugin says.
-    pub fn address(&mut self) -> Result<Vec<u8>> {
-        let plugin = self.plugin;
-        self.domain.address().map_err(|error| call_error(plugin, error))
-    }
-
     #[cold]
     fn error(&self, error: CallError) -> Error {
         call_error(self.plugin, error)
@@ -77,6 +67,10 @@ fn message(token: u64, segments: &[Segment], envelope: &Envelope) -> Message {
 impl Domain for PluginDomain {
     fn name(&self) -> &str {
         self.tier
+    }
+
+    fn address(&mut self) -> Result<Vec<u8>> {
+        self.domain.address().map_err(|error| call_error(self.plugin, error))
     }
 
     fn channel_open(&mut self, request: &ChannelRequest<'_>) -> Result<u64> {

@@ -1,6 +1,7 @@
 //! What Slurm packs into its variables: lists of hosts and of tasks per node.
 
-use super::Environment;
+use super::Numbers as _;
+use crate::config::Environment;
 use crate::{Error, ErrorKind, Result};
 
 /// Ports derived for Slurm jobs begin here: below the kernel's ephemeral ones.
