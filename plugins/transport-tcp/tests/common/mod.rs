@@ -14,7 +14,7 @@ use iccl_plugin_api::sdk::{
 use iccl_plugin_api::tables::{Completion, ENVELOPE_BYTES, Segment};
 use iccl_plugin_transport_tcp::{TcpDomain, TcpTransport};
 
-pub const LONG: Duration = Duration::from_secs(60);
+pub const LONG: Duration = Duration::from_secs(90);
 pub const KEY: [u8; 32] = [9; 32];
 
 /// One rank: its domain and what has ended.
