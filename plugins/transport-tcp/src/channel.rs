@@ -39,7 +39,10 @@ pub(crate) struct Channel {
 
 #[derive(Debug)]
 enum State {
-    Dialing(Vec<Dialing>),
+    Dialing {
+        layout: Layout,
+        lanes: Vec<Dialing>,
+    },
     Awaiting {
         deadline: Instant,
         arrived: Vec<Option<Lane>>,
@@ -87,9 +90,9 @@ pub(crate) struct Names {
 }
 
 impl Channel {
-    pub(crate) fn dial(names: Names, dialers: Vec<Dialer>) -> Self {
-        let dialing = dialers.into_iter().map(|dialer| Dialing::Dialer(Box::new(dialer))).collect();
-        Self::new(names, true, State::Dialing(dialing))
+    pub(crate) fn dial(names: Names, layout: Layout, dialers: Vec<Dialer>) -> Self {
+        let lanes = dialers.into_iter().map(|dialer| Dialing::Dialer(Box::new(dialer))).collect();
+        Self::new(names, true, State::Dialing { layout, lanes })
     }
 
     pub(crate) fn await_peer(names: Names, deadline: Instant) -> Self {
@@ -121,12 +124,12 @@ impl Channel {
     // --- Opening -------------------------------------------------------------------------------
 
     pub(crate) fn is_opening(&self) -> bool {
-        matches!(self.state, State::Dialing(_) | State::Awaiting { .. })
+        matches!(self.state, State::Dialing { .. } | State::Awaiting { .. })
     }
 
     pub(crate) fn is_ready_to_open(&self, poller: &Poller) -> bool {
         match &self.state {
-            State::Dialing(dialing) => dialing.iter().any(|dialing| match dialing {
+            State::Dialing { lanes, .. } => lanes.iter().any(|dialing| match dialing {
                 Dialing::Dialer(dialer) => dialer.is_ready(poller),
                 Dialing::Done(_) => false,
             }),
@@ -137,7 +140,7 @@ impl Channel {
     /// When `step_opening` is to be called at the latest.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         match &self.state {
-            State::Dialing(dialing) => dialing
+            State::Dialing { lanes, .. } => lanes
                 .iter()
                 .filter_map(|dialing| match dialing {
                     Dialing::Dialer(dialer) => Some(dialer.next_deadline()),
@@ -156,11 +159,11 @@ impl Channel {
         now: Instant,
         last_dropped: Option<&str>,
     ) {
-        let (who, layout) = (self.who(), core.identity.settings.layout);
+        let who = self.who();
         let error = match &mut self.state {
-            State::Dialing(dialing) => {
+            State::Dialing { lanes, .. } => {
                 let mut failed = None;
-                for slot in dialing.iter_mut() {
+                for slot in lanes.iter_mut() {
                     let Dialing::Dialer(dialer) = slot else { continue };
                     match dialer.step(core, now) {
                         Ok(None) => {}
@@ -172,7 +175,7 @@ impl Channel {
                     }
                 }
                 if failed.is_none() {
-                    self.open_if_all_dialed(layout);
+                    self.open_if_all_dialed();
                 }
                 failed
             }
@@ -200,14 +203,15 @@ impl Channel {
         }
     }
 
-    fn open_if_all_dialed(&mut self, layout: Layout) {
-        let State::Dialing(dialing) = &mut self.state else { return };
-        if dialing.iter().all(|dialing| matches!(dialing, Dialing::Done(_))) {
-            let lanes = dialing.drain(..).filter_map(|dialing| match dialing {
+    fn open_if_all_dialed(&mut self) {
+        let State::Dialing { layout, lanes } = &mut self.state else { return };
+        if lanes.iter().all(|dialing| matches!(dialing, Dialing::Done(_))) {
+            let layout = *layout;
+            let done = lanes.drain(..).filter_map(|dialing| match dialing {
                 Dialing::Done(lane) => Some(lane),
                 Dialing::Dialer(_) => None,
             });
-            self.lanes = lanes.collect();
+            self.lanes = done.collect();
             self.open(layout);
         }
     }
@@ -271,7 +275,7 @@ impl Channel {
     /// Why the channel is of no use.
     pub(crate) fn state(&self) -> PluginResult<bool> {
         match &self.state {
-            State::Dialing(_) | State::Awaiting { .. } => Ok(false),
+            State::Dialing { .. } | State::Awaiting { .. } => Ok(false),
             State::Open => Ok(true),
             State::Ended => Err(self.peer_has_closed()),
             State::Failed(error) => Err(error.clone()),
@@ -520,7 +524,7 @@ impl Channel {
     fn close_sockets(&mut self, poller: &mut Poller) {
         let mut lanes = std::mem::take(&mut self.lanes);
         match &mut self.state {
-            State::Dialing(dialing) => {
+            State::Dialing { lanes: dialing, .. } => {
                 for dialing in dialing.drain(..) {
                     match dialing {
                         Dialing::Dialer(mut dialer) => dialer.hang_up(poller),

@@ -293,11 +293,13 @@ impl TransportDomain for TcpDomain {
         }
         let now = Instant::now();
         let timeout = identity.connect_timeout;
+        let addresses = if dial { address::decode(address, identity.here)? } else { Vec::new() };
+        let is_here =
+            |peer: &SocketAddr| peer.ip().is_loopback() || peer.ip() == identity.here.ip();
+        let layout = identity.settings.layout(addresses.iter().all(is_here));
         let dialers: Vec<_> = if dial {
-            let addresses = address::decode(address, identity.here)?;
             let (dialer, acceptor) = (u64::from(identity.rank), u64::from(peer));
             let claim = Claim { dialer, acceptor, channel: number };
-            let layout = identity.settings.layout;
             (0..layout.lanes)
                 .map(|lane| {
                     let terms = Terms { link_digest, layout, lane };
@@ -313,7 +315,7 @@ impl TransportDomain for TcpDomain {
         let (place, handle) = self.new_place();
         let names = Names { place, handle, peer, number, link_digest };
         let channel = if dial {
-            Channel::dial(names, dialers)
+            Channel::dial(names, layout, dialers)
         } else {
             Channel::await_peer(names, now + timeout)
         };

@@ -30,8 +30,10 @@ pub(crate) const SPECS: &[SettingSpec] = &[
     setting(
         "sockets_per_peer",
         "integer",
-        "1",
-        "Sockets of one channel, 1 to 16. Long messages are striped over them. The dialer's rules.",
+        "0",
+        "Sockets of one channel, up to 16; long messages are striped over them. 0 chooses: 1 to a \
+         peer on this host, where more gain nothing, else 4, since networks often limit what one \
+         flow gets. The dialer's setting rules.",
     ),
     setting(
         "stripe_bytes",
@@ -76,7 +78,9 @@ pub(crate) const SPECS: &[SettingSpec] = &[
 /// The settings with their values.
 #[derive(Debug, Clone)]
 pub(crate) struct TcpSettings {
-    pub(crate) layout: Layout,
+    /// 0 to choose.
+    lanes: u32,
+    stripe_bytes: u64,
     pub(crate) congestion: Congestion,
     /// Bytes, 0 for the kernel's choice.
     pub(crate) send_buffer: usize,
@@ -111,10 +115,8 @@ impl TcpSettings {
         };
         let buffer = |key: &str| number(key, 0, 0, 1 << 30).map(|bytes| bytes as usize);
         Ok(Self {
-            layout: Layout {
-                lanes: number("sockets_per_peer", 1, 1, u64::from(MAXIMUM_LANES))? as u32,
-                stripe_bytes: number("stripe_bytes", 256 << 10, MINIMUM_STRIPE_BYTES, 1 << 40)?,
-            },
+            lanes: number("sockets_per_peer", 0, 0, u64::from(MAXIMUM_LANES))? as u32,
+            stripe_bytes: number("stripe_bytes", 256 << 10, MINIMUM_STRIPE_BYTES, 1 << 40)?,
             congestion: match settings.text("congestion").unwrap_or("auto") {
                 "auto" => Congestion::Auto,
                 "system" => Congestion::System,
@@ -128,15 +130,36 @@ impl TcpSettings {
     }
 }
 
+impl TcpSettings {
+    /// How payloads are cut on a channel to a peer on this host, or elsewhere.
+    pub(crate) fn layout(&self, is_same_host: bool) -> Layout {
+        let lanes = match self.lanes {
+            0 if is_same_host => 1,
+            0 => 4,
+            lanes => lanes,
+        };
+        Layout { lanes, stripe_bytes: self.stripe_bytes }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    fn the_number_of_sockets_is_chosen_or_obeyed() {
+        let of = |values| TcpSettings::from(&Settings::new(values)).unwrap();
+        let chosen = of(vec![]);
+        assert_eq!((chosen.layout(true).lanes, chosen.layout(false).lanes), (1, 4));
+        let two = of(vec![("sockets_per_peer", "2")]);
+        assert_eq!((two.layout(true).lanes, two.layout(false).lanes), (2, 2));
+    }
+
+    #[test]
     fn a_bad_value_names_setting_value_and_range() {
         let settings = Settings::new(vec![("sockets_per_peer", "17")]);
         let error = TcpSettings::from(&settings).unwrap_err();
-        assert_eq!(error.message, "setting sockets_per_peer: 17 is not in 1 to 16");
+        assert_eq!(error.message, "setting sockets_per_peer: 17 is not in 0 to 16");
         let settings = Settings::new(vec![("stripe_bytes", "1")]);
         assert!(TcpSettings::from(&settings).is_err());
     }

@@ -6,9 +6,9 @@ use iccl_plugin_api::sdk::Envelope;
 
 use super::{END_OF_CHANNEL, HEADER_BYTES, IoList, Layout, Message};
 
-/// Bytes that may be read from the first socket before it is known where they belong: a small
-/// message then takes one system call.
-const STAGING_BYTES: usize = 16 * 1024;
+/// Bytes that may be read from the first socket before it is known where they belong: a message of
+/// up to 16 KiB then takes one system call.
+const STAGING_BYTES: usize = 16 * 1024 + HEADER_BYTES;
 
 /// The receiving half of a channel.
 #[derive(Debug)]
