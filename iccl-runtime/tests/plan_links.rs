@@ -153,8 +153,24 @@ fn versions_fabrics_reach_and_memory_kinds_are_compared() {
     assert!(why_not(&planned(&ranks), 0, 1).contains(&"shm: no-common-fabric".to_owned()));
     ranks[1].transports[1].fabrics = vec!["netns:3".to_owned(), "netns:1".to_owned()];
     assert_eq!(tier(&planned(&ranks), 0, 1), Tier::Shm);
+    for (fabrics, other) in [(["c", "b", "a"], "c"), (["c", "b", "a"], "a"), (["a", "b", "c"], "a")]
+    {
+        ranks[0].transports[1].fabrics = vec![other.to_owned()];
+        ranks[1].transports[1].fabrics = fabrics.map(ToOwned::to_owned).to_vec();
+        assert_eq!(tier(&planned(&ranks), 0, 1), Tier::Shm, "{other} in {fabrics:?}");
+    }
     ranks[1].transports[1].fabrics.clear();
     assert_eq!(tier(&planned(&ranks), 0, 1), Tier::Shm);
+
+    // A network that reaches other hosts only is no way inside one.
+    let mut ranks = job("aab");
+    for rank in &mut ranks {
+        rank.transports = vec![transport("far", reach::OTHER_HOSTS)];
+    }
+    let error = refused(&ranks, &PlanConfig::default()).to_string();
+    assert!(error.starts_with("no way between rank 0 (host a) and rank 1 (host a)"), "{error}");
+    assert!(error.contains("tcp over far: no-common-fabric"), "{error}");
+    assert!(!error.contains("links in all"), "{error}");
 
     let mut ranks = job("aa");
     ranks[1].transports[1].memory_kinds = 0;
@@ -331,6 +347,14 @@ fn gdr_is_judged_per_side() {
     let reason = "direct over rdma: register-failed(dst, EFAULT)".to_owned();
     assert!(why_not(&plan2, 0, 1).contains(&reason));
     assert_eq!(plan2.warnings(), ["rdma: registering device memory failed on rank 1"]);
+
+    // And on the other: which of the two is decided first must not matter.
+    let mut evidence = Evidence::default();
+    evidence.add_rank(0, RankFact::RegisterFailed { transport: "rdma".to_owned(), errno: 12 });
+    let plan3 = plan(&ranks, &PlanConfig::default(), &evidence).unwrap();
+    assert_eq!(sides(&plan3, 0, 1), (Tier::Staged, Access::Staged, Access::Direct));
+    let reason = "direct over rdma: register-failed(src, ENOMEM)".to_owned();
+    assert!(why_not(&plan3, 0, 1).contains(&reason));
 }
 
 #[test]
