@@ -192,3 +192,76 @@ fn take_text(rest: &mut &[u8], length: usize, what: &'static str) -> Result<Stri
     }
     Ok(text.to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::tables::family;
+
+    /// The bytes of a note as they lie in the file.
+    fn bytes_of(note: &PluginNote) -> Vec<u8> {
+        // SAFETY: the struct has no padding: its size is the sum of its fields, as asserted above.
+        unsafe {
+            std::slice::from_raw_parts(
+                std::ptr::from_ref(note).cast::<u8>(),
+                size_of::<PluginNote>(),
+            )
+        }
+        .to_vec()
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        const NOTE: PluginNote = PluginNote::new("transport-tcp", "1.2.3-rc.1", family::TRANSPORT);
+        let info = parse(&bytes_of(&NOTE)).expect("a note");
+        assert_eq!(info.name, "transport-tcp");
+        assert_eq!(info.version, "1.2.3-rc.1");
+        assert_eq!(info.families, family::TRANSPORT);
+        assert_eq!((info.abi_major, info.abi_minor_min, info.abi_minor), (ABI_MAJOR, 0, ABI_MINOR));
+        assert_eq!(info.sdk, concat!("rust ", env!("CARGO_PKG_VERSION")));
+    }
+
+    #[test]
+    fn other_notes_are_passed_over() {
+        let mut section = Vec::new();
+        // Owner "GNU", a description of 5 bytes and its padding.
+        section.extend([4, 0, 0, 0, 5, 0, 0, 0, 3, 0, 0, 0]);
+        section.extend(b"GNU\0");
+        section.extend([1, 2, 3, 4, 5, 0, 0, 0]);
+        assert_eq!(parse(&section), Err(NoteError::Absent));
+        section.extend(bytes_of(&PluginNote::new("a", "1.0.0", 0)));
+        assert_eq!(parse(&section).map(|info| info.name), Ok("a".to_owned()));
+        assert_eq!(parse(&[]), Err(NoteError::Absent));
+    }
+
+    #[test]
+    fn a_note_that_is_cut_or_garbled_is_refused() {
+        let whole = bytes_of(&PluginNote::new("a", "1.0.0", 0));
+        for length in 1..whole.len() {
+            assert_eq!(parse(&whole[..length]), Err(NoteError::Truncated), "{length} bytes");
+        }
+        let mut garbled = whole.clone();
+        garbled[36] = 0xFF;
+        assert_eq!(parse(&garbled), Err(NoteError::BadText("name")));
+        garbled[36] = b'\n';
+        assert_eq!(parse(&garbled), Err(NoteError::BadText("name")));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_answered(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+            let _ = parse(&bytes);
+        }
+
+        #[test]
+        fn any_damage_is_answered(at in 0_usize..164, byte in any::<u8>()) {
+            let mut bytes = bytes_of(&PluginNote::new("name", "1.0.0", 7));
+            bytes[at] = byte;
+            if let Ok(info) = parse(&bytes) {
+                prop_assert!(info.name.len() <= NAME_BYTES);
+            }
+        }
+    }
+}

@@ -77,6 +77,8 @@ fn golden_sizes(package: &Path) -> Result<BTreeMap<String, usize>> {
     Ok(sizes)
 }
 
+/// An error of any kind as one of reading a file.
+#[allow(clippy::needless_pass_by_value, reason = "so that it fits into `map_err`")]
 fn other(error: impl ToString) -> Error {
     Error::new(ErrorKind::InvalidData, error.to_string())
 }
@@ -100,13 +102,12 @@ struct Header {
 impl Header {
     fn item(&mut self, item: Item) -> syn::Result<()> {
         match item {
-            Item::Struct(item) => self.structure(&item),
+            Item::Struct(item) => self.structure(&item)?,
             Item::Const(item) if public(&item.vis) => self.constant(&item),
             Item::Mod(item) if public(&item.vis) && item.content.is_some() => self.bits(item),
             Item::Macro(item) if item.mac.path.is_ident("numbered") => {
                 let words: Numbered = syn::parse2(item.mac.tokens)?;
                 self.numbered(&words);
-                Ok(())
             }
             Item::Type(item) if item.ident == "EntryFunction" => {
                 let text = documentation(&item.attrs);
@@ -115,10 +116,10 @@ impl Header {
                     self.body,
                     "typedef const iccl_plugin_table *(*iccl_entry_function)(void);\n\n"
                 );
-                Ok(())
             }
-            _ => Ok(()),
+            _ => {}
         }
+        Ok(())
     }
 
     /// A struct, or the function pointer that a transparent one wraps.
@@ -149,20 +150,19 @@ impl Header {
     }
 
     /// A constant: a number or a text.
-    fn constant(&mut self, item: &ItemConst) -> syn::Result<()> {
-        let Expr::Lit(value) = &*item.expr else { return Ok(()) };
+    fn constant(&mut self, item: &ItemConst) {
+        let Expr::Lit(value) = &*item.expr else { return };
         let value = match &value.lit {
             Lit::Int(value) => integer(value),
             Lit::Str(value) => format!("{:?}", value.value()),
-            _ => return Ok(()),
+            _ => return,
         };
         comment(&mut self.body, "", &documentation(&item.attrs));
         let _ = write!(self.body, "#define ICCL_{} {value}\n\n", item.ident);
-        Ok(())
     }
 
     /// A module of constants: an enumeration whose members carry the module's name.
-    fn bits(&mut self, item: ItemMod) -> syn::Result<()> {
+    fn bits(&mut self, item: ItemMod) {
         let prefix = item.ident.to_string().to_ascii_uppercase();
         let mut members = String::new();
         for inner in item.content.map(|(_, items)| items).unwrap_or_default() {
@@ -177,7 +177,6 @@ impl Header {
         }
         comment(&mut self.body, "", &documentation(&item.attrs));
         let _ = write!(self.body, "enum {{\n{}\n}};\n\n", members.trim_end().trim_end_matches(','));
-        Ok(())
     }
 
     /// A closed set of words: an enumeration.
@@ -320,7 +319,8 @@ fn wrapped(declaration: &str) -> String {
     for word in declaration.split_inclusive(", ") {
         if line.len() + word.trim_end().len() > LINE_WIDTH {
             let _ = writeln!(text, "{}", line.trim_end());
-            line = "        ".to_owned();
+            line.clear();
+            line.push_str("        ");
         }
         line.push_str(word);
     }

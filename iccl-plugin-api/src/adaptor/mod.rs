@@ -11,6 +11,9 @@ mod device;
 mod plugin;
 mod transport;
 
+#[cfg(test)]
+mod tests;
+
 use std::any::Any;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};

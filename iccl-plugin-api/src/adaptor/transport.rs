@@ -86,7 +86,7 @@ impl<D: TransportDomain> DomainObject<D> {
 ///
 /// # Safety
 /// `handle` came from [`open`] with the same `D` and was not closed.
-unsafe fn domain_call<D: TransportDomain>(
+pub(super) unsafe fn domain_call<D: TransportDomain>(
     call: &'static str,
     handle: u64,
     error: *mut ErrorInfo,

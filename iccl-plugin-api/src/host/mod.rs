@@ -31,6 +31,9 @@ pub use log::{LogSink, host_table};
 pub use plugin::{PluginDescription, PluginView, SettingDescription};
 pub use transport::{DomainWaker, OpenDomain, TransportView};
 
+#[cfg(test)]
+mod tests;
+
 use error::outcome;
 
 /// Calls a function of a table if it is there. The answer is `Done`, `Pending` or a [`CallError`].
