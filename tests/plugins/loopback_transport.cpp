@@ -495,7 +495,7 @@ int32_t describe(iccl_plugin_info *place, uint64_t size, iccl_error_info *) {
 
 int32_t probe(const iccl_host_table *, const iccl_setting_value *given, uint64_t given_count,
               iccl_error_info *error) {
-    return guarded("probe", error, [&] {
+    return guarded("the probe", error, [&] {
         for (uint64_t i = 0; i < given_count; i++) {
             const iccl_bytes key = given[i].key;
             const iccl_bytes value = given[i].value;

@@ -1,5 +1,9 @@
 //! What the whole-system tests share.
 
+mod c_plugins;
+
+pub use c_plugins::build_c_plugin;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
