@@ -179,7 +179,7 @@ impl RankDescriptor {
     /// The descriptor as bytes.
     ///
     /// # Errors
-    /// [`DecodeError::TooLong`] or [`DecodeError::BadText`] names the field that does not fit.
+    /// Names the field that does not fit.
     pub fn encode(&self) -> Result<Vec<u8>, DecodeError> {
         let mut out = Writer::new();
         out.u8(FORMAT);
