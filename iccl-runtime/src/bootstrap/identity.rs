@@ -7,61 +7,17 @@
 //! a Slurm step leaves variables of the step that launched it, and `torchrun` under `srun` does too.
 
 mod local;
+mod settings;
 mod slurm;
 
 use std::fmt;
 
-use iccl_wire::Key;
+pub use settings::{IdentitySettings, RootSetting};
 
 use super::interface::HostPort;
 use super::rendezvous::{Meeting, Rendezvous, derived_ports};
-use super::unique_id::UniqueId;
 use crate::config::Environment;
 use crate::{Error, ErrorKind, Result};
-
-/// Numbers in environment variables.
-trait Numbers {
-    fn number(&self, name: &str) -> Result<Option<u32>>;
-    fn first_number(&self, names: &[&'static str]) -> Result<Option<(&'static str, u32)>>;
-}
-
-impl Numbers for Environment {
-    fn number(&self, name: &str) -> Result<Option<u32>> {
-        let Some(text) = self.get(name).map(str::trim) else { return Ok(None) };
-        text.parse().map(Some).map_err(|_| {
-            let message = format!("{name}=\"{text}\": expected a whole number from 0");
-            Error::new(ErrorKind::InvalidConfig, message)
-        })
-    }
-
-    fn first_number(&self, names: &[&'static str]) -> Result<Option<(&'static str, u32)>> {
-        for name in names {
-            if let Some(number) = self.number(name)? {
-                return Ok(Some((name, number)));
-            }
-        }
-        Ok(None)
-    }
-}
-
-/// What iccl's own configuration says about this rank; each wins over any launcher.
-#[derive(Clone, Debug, Default)]
-pub struct IdentitySettings {
-    /// `ICCL_RANK`.
-    pub rank: Option<u32>,
-    /// `ICCL_WORLD_SIZE`.
-    pub world_size: Option<u32>,
-    /// `ICCL_LOCAL_RANK`.
-    pub local_rank: Option<u32>,
-    /// `ICCL_LOCAL_WORLD_SIZE`.
-    pub local_world_size: Option<u32>,
-    /// `ICCL_ROOT`: where rank 0 listens.
-    pub root: Option<HostPort>,
-    /// `ICCL_UNIQUE_ID`, as `iccl run` sets it.
-    pub unique_id: Option<UniqueId>,
-    /// From `ICCL_JOB_SECRET` or the file that `ICCL_JOB_SECRET_FILE` names.
-    pub secret: Option<Key>,
-}
 
 /// Who started this rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +107,7 @@ const SOURCES: &[Source] = &[
         local_rank: &["MV2_COMM_WORLD_LOCAL_RANK"],
         local_world_size: &["MV2_COMM_WORLD_LOCAL_SIZE"],
         requires: &[],
-        job: &["MPISPAWN_ID", "MPIRUN_ID"],
+        job: &[],
     },
     Source {
         launcher: Launcher::Slurm,
@@ -212,16 +168,13 @@ pub struct Identity {
     pub job: String,
     /// Something that looks wrong but may be meant.
     pub note: Option<String>,
-    meeting: Option<MeetingPoint>,
+    /// Host and ports to meet at.
+    meeting: Option<(String, Vec<u16>)>,
     settings: IdentitySettings,
 }
 
-/// A host and ports to meet at, and where they come from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct MeetingPoint {
-    host: String,
-    ports: Vec<u16>,
-}
+/// The port from which others are derived where only a host is named.
+const DEFAULT_PORT: u16 = 29400;
 
 impl Identity {
     /// Reads rank and world size from `settings` and `environment`; `None` if nothing says that
@@ -251,11 +204,8 @@ impl Identity {
 
     fn find(environment: &Environment, settings: &IdentitySettings) -> Result<Option<Self>> {
         if let (Some(rank), Some(world_size)) = (settings.rank, settings.world_size) {
-            let job = environment.get("ICCL_JOB_ID").unwrap_or_default().to_owned();
             let source = "ICCL_RANK, ICCL_WORLD_SIZE".into();
-            let mut identity = Self::new(rank, world_size, Launcher::Iccl, source, settings);
-            identity.job = job;
-            return Ok(Some(identity));
+            return Ok(Some(Self::new(rank, world_size, Launcher::Iccl, source, settings)));
         }
         for source in SOURCES {
             if let Some(identity) = Self::from_source(source, environment, settings)? {
@@ -286,22 +236,22 @@ impl Identity {
         // One of the two may come from iccl's own settings.
         let rank = match settings.rank {
             Some(rank) => Some(("ICCL_RANK", rank)),
-            None => environment.first_number(source.rank)?,
+            None => first_number(environment, source.rank)?,
         };
         let world_size = match settings.world_size {
             Some(size) => Some(("ICCL_WORLD_SIZE", size)),
-            None => environment.first_number(source.world_size)?,
+            None => first_number(environment, source.world_size)?,
         };
         let (Some((rank_name, rank)), Some((size_name, world_size))) = (rank, world_size) else {
             return Ok(None);
         };
         let names = format!("{rank_name}, {size_name}");
         let mut identity = Self::new(rank, world_size, source.launcher, names, settings);
-        let number = |names: &[&'static str]| -> Result<Option<u32>> {
-            Ok(environment.first_number(names)?.map(|(_, number)| number))
+        let first = |names: &[&'static str]| -> Result<Option<u32>> {
+            Ok(first_number(environment, names)?.map(|(_, number)| number))
         };
-        identity.local_rank = number(source.local_rank)?;
-        identity.local_world_size = number(source.local_world_size)?;
+        identity.local_rank = first(source.local_rank)?;
+        identity.local_world_size = first(source.local_world_size)?;
         if source.launcher == Launcher::Slurm {
             identity.local_world_size = slurm::local_tasks(environment)?;
         }
@@ -354,7 +304,7 @@ impl Identity {
         if !counts_pods {
             return Ok(());
         }
-        let per_pod = environment.first_number(&["PET_NPROC_PER_NODE", "NPROC_PER_NODE"]);
+        let per_pod = first_number(environment, &["PET_NPROC_PER_NODE", "NPROC_PER_NODE"]);
         // PET_NPROC_PER_NODE may also be "auto" or "gpu".
         let several = match per_pod {
             Ok(number) => number.filter(|(_, count)| *count > 1).map(|(name, _)| name),
@@ -371,27 +321,33 @@ impl Identity {
         Ok(())
     }
 
-    fn find_meeting(&self, environment: &Environment) -> Result<Option<MeetingPoint>> {
-        if let Some(root) = &self.settings.root {
-            return Ok(Some(MeetingPoint { host: root.host.clone(), ports: vec![root.port] }));
+    fn find_meeting(&self, environment: &Environment) -> Result<Option<(String, Vec<u16>)>> {
+        match &self.settings.root {
+            Some(RootSetting::Address(root)) => {
+                return Ok(Some((root.host.clone(), vec![root.port])));
+            }
+            Some(RootSetting::Host(host)) => {
+                return Ok(Some((host.clone(), derived_ports(DEFAULT_PORT, &self.job))));
+            }
+            Some(RootSetting::File(_)) | None => {}
         }
         if let (Some(host), Some(port)) =
             (environment.get("MASTER_ADDR"), environment.get("MASTER_PORT"))
         {
-            let base: u16 = port.parse().map_err(|_| {
+            let base: u16 = port.trim().parse().map_err(|_| {
                 let message = format!("MASTER_PORT=\"{port}\": expected a number from 1 to 65535");
                 Error::new(ErrorKind::InvalidConfig, message)
             })?;
             // The port itself is for the store of torch.distributed, in the agent or in rank 0.
             let host = HostPort::new(host, base)?.host;
-            return Ok(Some(MeetingPoint { host, ports: derived_ports(base, &self.job) }));
+            return Ok(Some((host, derived_ports(base, &self.job))));
         }
         let is_slurm_step = self.launcher == Launcher::Slurm
             || (self.launcher == Launcher::Pmi
-                && environment.number("SLURM_PROCID").ok().flatten() == Some(self.rank));
+                && number(environment, "SLURM_PROCID").ok().flatten() == Some(self.rank));
         if is_slurm_step && let Some(host) = slurm::first_host(environment)? {
             let job = slurm::job(environment).unwrap_or_else(|| self.job.clone());
-            return Ok(Some(MeetingPoint { host, ports: derived_ports(slurm::BASE_PORT, &job) }));
+            return Ok(Some((host, derived_ports(slurm::BASE_PORT, &job))));
         }
         Ok(None)
     }
@@ -413,10 +369,13 @@ impl Identity {
         if self.world_size == 1 {
             return Ok(Rendezvous::Alone);
         }
-        if let Some(point) = &self.meeting {
+        if let Some(RootSetting::File(path)) = &self.settings.root {
+            return Ok(Rendezvous::File(path.clone()));
+        }
+        if let Some((host, ports)) = &self.meeting {
             return Ok(Rendezvous::Address(Meeting {
-                host: point.host.clone(),
-                ports: point.ports.clone(),
+                host: host.clone(),
+                ports: ports.clone(),
                 job: self.job.clone(),
                 secret: self.settings.secret.clone(),
             }));
@@ -459,3 +418,28 @@ pub fn near_misses(environment: &Environment, settings: &IdentitySettings) -> Ve
         })
         .collect()
 }
+
+/// The variable as a number.
+fn number(environment: &Environment, name: &str) -> Result<Option<u32>> {
+    let Some(text) = environment.get(name) else { return Ok(None) };
+    text.trim().parse().map(Some).map_err(|_| {
+        let message = format!("{name}=\"{text}\": expected a whole number from 0");
+        Error::new(ErrorKind::InvalidConfig, message)
+    })
+}
+
+/// The first of the variables that is set, as a number.
+fn first_number(
+    environment: &Environment,
+    names: &[&'static str],
+) -> Result<Option<(&'static str, u32)>> {
+    for name in names {
+        if let Some(number) = number(environment, name)? {
+            return Ok(Some((name, number)));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests;

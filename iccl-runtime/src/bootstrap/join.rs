@@ -11,11 +11,12 @@ use super::control::{Callback, Control};
 use super::interface::{InterfaceChoice, choose, interfaces, loopback};
 use super::message::{CONTRIBUTION_LIMIT_BYTES, CheckIn, FromRoot, Notice, ToRoot};
 use super::net::{Endpoint, Listener};
-use super::rendezvous::{Rendezvous, is_local_only, use_once};
-use super::root::{Root, RootOptions};
+use super::rendezvous::{Meeting, Rendezvous, Target, is_local_only, local_target, use_once};
+use super::root::{Root, RootOptions, UniqueIdOptions};
 use super::root_link::{RootDialer, RootLink};
+use super::unique_id::UniqueId;
 use super::wiring::Wiring;
-use super::{DEFAULT_HANDSHAKE_TIMEOUT, tree};
+use super::{DEFAULT_HANDSHAKE_TIMEOUT, secret_file, tree};
 use crate::{Error, ErrorKind, Result};
 
 /// The tag of the first all-gather: the table of descriptors.
@@ -134,6 +135,10 @@ impl Bootstrap {
         };
         let joined = Join { options: &options, deadline }.run();
         if let Some(root) = root.take() {
+            if let Rendezvous::File(path) = &options.rendezvous {
+                // It serves one job, and it holds a secret.
+                let _ = std::fs::remove_file(path);
+            }
             // Whoever is late hears how it ended.
             match &joined {
                 Ok(_) => root.detach(),
@@ -152,9 +157,7 @@ impl Bootstrap {
                 format!("bootstrap: rank {rank} of {size} has nowhere to meet the others");
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        let key = Key::generate().map_err(|error| {
-            Error::new(ErrorKind::OutOfResources, "bootstrap: no randomness").with_source(error)
-        })?;
+        let key = Key::generate().map_err(no_randomness)?;
         Ok(Self {
             rank: 0,
             world_size: 1,
@@ -289,34 +292,51 @@ fn lock_lingering() -> std::sync::MutexGuard<'static, Vec<Root>> {
 
 /// Listens where the job meets, since this is rank 0.
 fn start_root(options: &JoinOptions) -> Result<Root> {
-    let candidates = match &options.rendezvous {
-        Rendezvous::Address(meeting) => meeting.own_endpoints(options.is_one_host)?,
-        other => other.endpoints(options.is_one_host).unwrap_or_default(),
-    };
-    let session_key = match options.rendezvous {
-        Rendezvous::LocalSocket { .. } => Some(Key::generate().map_err(|error| {
-            Error::new(ErrorKind::OutOfResources, "bootstrap: no randomness").with_source(error)
-        })?),
-        _ => None,
-    };
+    match &options.rendezvous {
+        Rendezvous::Address(meeting) => start_root_at(options, meeting),
+        Rendezvous::LocalSocket { job } => {
+            let session_key = Key::generate().map_err(no_randomness)?;
+            Root::start(root_options(options, local_target(job), Some(session_key)))
+        }
+        Rendezvous::File(path) => {
+            let (id, root) = UniqueId::generate_with_handle(&UniqueIdOptions {
+                interface: options.interface.clone(),
+                is_one_host: options.is_one_host,
+                port: 0,
+                lifetime: options.init_timeout,
+                handshake_timeout: options.handshake_timeout,
+            })?;
+            secret_file::write(path, id.to_text().as_bytes()).map_err(|error| {
+                let message = format!("bootstrap: cannot write {}", path.display());
+                Error::new(ErrorKind::InvalidConfig, message).with_source(error)
+            })?;
+            Ok(root)
+        }
+        Rendezvous::UniqueId(_) | Rendezvous::Alone => {
+            Err(Error::new(ErrorKind::Internal, "bootstrap: this rendezvous has its own root"))
+        }
+    }
+}
+
+fn root_options(options: &JoinOptions, target: Target, session_key: Option<Key>) -> RootOptions {
+    RootOptions {
+        target,
+        session_key,
+        handshake_timeout: options.handshake_timeout,
+        lifetime: options.init_timeout,
+        linger: ADDRESS_LINGER,
+        wire_version: options.wire_version,
+    }
+}
+
+/// Listens on the first of the meeting's addresses that is free.
+fn start_root_at(options: &JoinOptions, meeting: &Meeting) -> Result<Root> {
     let mut failure = None;
-    for endpoint in candidates {
-        let root = Root::start(RootOptions {
-            endpoint: endpoint.clone(),
-            key: options.rendezvous.key(),
-            job: options.rendezvous.job(),
-            session_key: session_key.clone(),
-            handshake_timeout: options.handshake_timeout,
-            lifetime: options.init_timeout,
-            linger: ADDRESS_LINGER,
-            wire_version: options.wire_version,
-        });
-        match root {
+    for endpoint in meeting.own_endpoints(options.is_one_host)? {
+        let target = meeting.target(endpoint.clone());
+        match Root::start(root_options(options, target, None)) {
             Ok(root) => {
-                if let Rendezvous::Address(meeting) = &options.rendezvous
-                    && meeting.secret.is_none()
-                    && !is_local_only(&endpoint)
-                {
+                if meeting.secret.is_none() && !is_local_only(&endpoint) {
                     tracing::warn!(
                         %endpoint,
                         "bootstrap: the job has no secret, so whoever reaches this address and \
@@ -334,6 +354,19 @@ fn start_root(options: &JoinOptions) -> Result<Root> {
     }))
 }
 
+fn no_randomness(error: std::io::Error) -> Error {
+    Error::new(ErrorKind::OutOfResources, "bootstrap: no randomness").with_source(error)
+}
+
+/// What a rank has once the root knows it.
+struct CheckedIn {
+    link: RootLink,
+    target: Target,
+    local_ip: IpAddr,
+    /// Where this rank's children connect.
+    listener: Option<Listener>,
+}
+
 /// One attempt to join.
 struct Join<'a> {
     options: &'a JoinOptions,
@@ -344,7 +377,7 @@ impl Join<'_> {
     fn run(&self) -> Result<Bootstrap> {
         let options = self.options;
         let (rank, world_size) = (options.rank, options.world_size);
-        let (mut link, local_ip, listener) = self.check_in()?;
+        let CheckedIn { mut link, target, local_ip, listener } = self.check_in()?;
         let (parent, session_key) = match link.receive(self.deadline, self.cancel())? {
             FromRoot::Assigned { parent, key } => (parent, key),
             FromRoot::Failed(failure) => return Err(failure.to_error()),
@@ -353,15 +386,13 @@ impl Join<'_> {
                 return Err(Error::new(ErrorKind::Internal, message));
             }
         };
-        let job = options.rendezvous.job();
-        let key = session_key.unwrap_or_else(|| options.rendezvous.key());
-        let key = key.derive("iccl job key", &job);
+        let key = session_key.unwrap_or(target.key).derive("iccl job key", &target.job);
         tracing::debug!(rank, ?parent, "bootstrap: everyone has checked in");
         let edges = Wiring {
             rank,
             world_size,
             key: key.derive("tree", &[]),
-            job: &job,
+            job: &target.job,
             wire_version: options.wire_version,
             listener,
             parent,
@@ -384,7 +415,7 @@ impl Join<'_> {
     }
 
     /// Finds the root and checks in; opens the listener for this rank's children on the way.
-    fn check_in(&self) -> Result<(RootLink, IpAddr, Option<Listener>)> {
+    fn check_in(&self) -> Result<CheckedIn> {
         let options = self.options;
         let instance = random_number()?;
         let mut listener: Option<Listener> = None;
@@ -413,22 +444,18 @@ impl Join<'_> {
                 listener: address,
             }))
         };
-        let link = RootDialer {
+        let (link, target) = RootDialer {
             rank: options.rank,
-            key: &options.rendezvous.key(),
-            job: &options.rendezvous.job(),
             wire_version: options.wire_version,
             deadline: self.deadline,
             cancel: self.cancel(),
             check_in: &mut check_in,
         }
-        .connect(&options.rendezvous.to_string(), &|| {
-            options.rendezvous.endpoints(options.is_one_host)
-        })?;
+        .connect(&options.rendezvous, options.is_one_host)?;
         let local_ip = local_ip.ok_or_else(|| {
             Error::new(ErrorKind::Internal, "bootstrap: welcomed before the check-in")
         })?;
-        Ok((link, local_ip, listener))
+        Ok(CheckedIn { link, target, local_ip, listener })
     }
 
     fn own_ip(&self, reached_from: Option<IpAddr>) -> Result<IpAddr> {
@@ -454,9 +481,7 @@ impl Join<'_> {
 }
 
 fn random_number() -> Result<u64> {
-    let key = Key::generate().map_err(|error| {
-        Error::new(ErrorKind::OutOfResources, "bootstrap: no randomness").with_source(error)
-    })?;
+    let key = Key::generate().map_err(no_randomness)?;
     let mut bytes = [0; 8];
     bytes.copy_from_slice(&key.expose()[..8]);
     Ok(u64::from_le_bytes(bytes))

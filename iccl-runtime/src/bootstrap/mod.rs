@@ -23,20 +23,19 @@ mod rendezvous;
 mod root;
 mod root_link;
 mod roster;
-mod secret;
+mod secret_file;
 mod tree;
 mod unique_id;
 mod wiring;
 
 use std::time::Duration;
 
-pub use identity::{Identity, IdentitySettings, Launcher, near_misses};
+pub use identity::{Identity, IdentitySettings, Launcher, RootSetting, near_misses};
 pub use interface::{HostPort, Interface, InterfaceChoice, choose, interfaces, is_link_local};
 pub use join::{Bootstrap, JoinOptions};
 pub use message::{CONTRIBUTION_LIMIT_BYTES, Notice};
 pub use rendezvous::{Meeting, Rendezvous};
 pub use root::UniqueIdOptions;
-pub use secret::read_secret;
 pub use unique_id::UniqueId;
 
 use crate::{Error, ErrorKind};

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use iccl_wire::Key;
@@ -25,8 +26,20 @@ pub enum Rendezvous {
         /// The launcher's number of the job, or whatever else all its ranks know.
         job: String,
     },
+    /// Wherever the file says: rank 0 writes a unique id into it, the others wait for that. The file
+    /// lies where every rank can read it, and each job has its own.
+    File(PathBuf),
     /// The job has one rank: there is nobody to meet.
     Alone,
+}
+
+/// Where to try to reach the root, and what to prove there.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    pub(super) endpoint: Endpoint,
+    pub(super) key: Key,
+    /// Tells jobs apart; not a secret.
+    pub(super) job: Vec<u8>,
 }
 
 /// An address to meet at.
@@ -44,37 +57,21 @@ pub struct Meeting {
 }
 
 impl Rendezvous {
-    /// The number that the handshake carries; not a secret.
-    pub(super) fn job(&self) -> Vec<u8> {
-        match self {
-            Self::UniqueId(id) => id.job().to_vec(),
-            Self::Address(meeting) => meeting.job.as_bytes().to_vec(),
-            Self::LocalSocket { job } => job.as_bytes().to_vec(),
-            Self::Alone => Vec::new(),
-        }
-    }
-
-    /// What ranks prove to the root.
-    pub(super) fn key(&self) -> Key {
-        match self {
-            Self::UniqueId(id) => id.secret().clone(),
-            Self::Address(meeting) => match &meeting.secret {
-                Some(secret) => secret.derive("iccl job", meeting.job.as_bytes()),
-                None => Key::from_material("iccl job without a secret", meeting.job.as_bytes()),
-            },
-            Self::LocalSocket { job } => {
-                Key::from_material("iccl job on a local socket", job.as_bytes())
-            }
-            Self::Alone => Key::from_bytes([0; 32]),
-        }
-    }
-
     /// Where to look for the root, asked anew for each attempt.
-    pub(super) fn endpoints(&self, is_one_host: bool) -> std::io::Result<Vec<Endpoint>> {
+    pub(super) fn targets(&self, is_one_host: bool) -> std::io::Result<Vec<Target>> {
+        let of_id = |id: &UniqueId| Target {
+            endpoint: Endpoint::Tcp(id.address()),
+            key: id.secret().clone(),
+            job: id.job().to_vec(),
+        };
         match self {
-            Self::UniqueId(id) => Ok(vec![Endpoint::Tcp(id.address())]),
-            Self::Address(meeting) => meeting.endpoints(is_one_host),
-            Self::LocalSocket { job } => Ok(vec![local_socket(job)]),
+            Self::UniqueId(id) => Ok(vec![of_id(id)]),
+            Self::File(path) => Ok(vec![of_id(&read_id(path)?)]),
+            Self::Address(meeting) => {
+                let endpoints = meeting.endpoints(is_one_host)?.into_iter();
+                Ok(endpoints.map(|endpoint| meeting.target(endpoint)).collect())
+            }
+            Self::LocalSocket { job } => Ok(vec![local_target(job)]),
             Self::Alone => Ok(Vec::new()),
         }
     }
@@ -89,12 +86,22 @@ impl std::fmt::Display for Rendezvous {
                 write!(f, "{}:{}", meeting.host, ports.join("|"))
             }
             Self::LocalSocket { job } => write!(f, "{}", local_socket(job)),
+            Self::File(path) => write!(f, "the address in {}", path.display()),
             Self::Alone => f.write_str("nowhere"),
         }
     }
 }
 
 impl Meeting {
+    pub(super) fn target(&self, endpoint: Endpoint) -> Target {
+        let job = self.job.as_bytes();
+        let key = match &self.secret {
+            Some(secret) => secret.derive("iccl job", job),
+            None => Key::from_material("iccl job without a secret", job),
+        };
+        Target { endpoint, key, job: job.to_vec() }
+    }
+
     /// The addresses, the same on rank 0, which listens on one of them, and on the others, which try
     /// them all. A host name that means loopback here (Debian maps the host's own name to 127.0.1.1)
     /// stands for the address that other hosts see, unless all ranks are here.
@@ -136,6 +143,22 @@ impl Meeting {
         }
         Ok(found)
     }
+}
+
+/// The local socket of `job`. What is proved there is no secret: the kernel says that the other side
+/// belongs to the same user, and the root hands out a random key.
+pub(super) fn local_target(job: &str) -> Target {
+    Target {
+        endpoint: local_socket(job),
+        key: Key::from_material("iccl job on a local socket", job.as_bytes()),
+        job: job.as_bytes().to_vec(),
+    }
+}
+
+fn read_id(path: &Path) -> std::io::Result<UniqueId> {
+    let content = super::secret_file::read(path)?;
+    UniqueId::from_text(&String::from_utf8_lossy(&content))
+        .map_err(|error| std::io::Error::other(error.to_string()))
 }
 
 /// The name of the socket on which the ranks of `job` of this user meet.
@@ -207,13 +230,10 @@ mod tests {
     #[test]
     fn a_key_depends_on_secret_and_job() {
         let meeting = |job: &str, secret: Option<u8>| {
-            Rendezvous::Address(Meeting {
-                host: "localhost".into(),
-                ports: vec![1],
-                job: job.into(),
-                secret: secret.map(|byte| Key::from_bytes([byte; 32])),
-            })
-            .key()
+            let secret = secret.map(|byte| Key::from_bytes([byte; 32]));
+            let host = "localhost".into();
+            let meeting = Meeting { host, ports: vec![1], job: job.into(), secret };
+            meeting.target(Endpoint::Tcp("127.0.0.1:1".parse().unwrap())).key
         };
         assert_eq!(meeting("a", Some(1)), meeting("a", Some(1)));
         assert_ne!(meeting("a", Some(1)), meeting("b", Some(1)));

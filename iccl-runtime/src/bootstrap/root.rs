@@ -18,6 +18,7 @@ use rustix::event::PollFlags;
 use super::channel::{Channel, ChannelError};
 use super::message::{Failure, FromRoot, ROOT_FRAME_LIMIT_BYTES, ToRoot};
 use super::net::{Endpoint, Listener, Waker, is_same_user, wait_for};
+use super::rendezvous::Target;
 use super::roster::{Arrival, ConnectionId, Roster};
 use super::tree;
 use super::{fork, unique_id::UniqueId};
@@ -40,9 +41,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How a root behaves.
 #[derive(Clone, Debug)]
 pub(super) struct RootOptions {
-    pub(super) endpoint: Endpoint,
-    pub(super) key: Key,
-    pub(super) job: Vec<u8>,
+    pub(super) target: Target,
     /// Handed to every rank, for rendezvous that have no secret of their own.
     pub(super) session_key: Option<Key>,
     /// How long a connection may take to prove itself.
@@ -66,8 +65,8 @@ pub(super) struct Root {
 
 impl Root {
     pub(super) fn start(options: RootOptions) -> Result<Self> {
-        let listener = Listener::bind(&options.endpoint).map_err(|error| {
-            let endpoint = &options.endpoint;
+        let listener = Listener::bind(&options.target.endpoint).map_err(|error| {
+            let endpoint = &options.target.endpoint;
             let hint = match error.raw_os_error() {
                 Some(libc::EADDRNOTAVAIL) => {
                     "no interface of this host has that address; rank 0 \
@@ -186,9 +185,11 @@ impl UniqueId {
         let mut job = [0; 16];
         job.copy_from_slice(&Key::generate().map_err(resources)?.expose()[..16]);
         let root = Root::start(RootOptions {
-            endpoint: Endpoint::Tcp(address),
-            key: secret.clone(),
-            job: job.to_vec(),
+            target: Target {
+                endpoint: Endpoint::Tcp(address),
+                key: secret.clone(),
+                job: job.to_vec(),
+            },
             session_key: None,
             handshake_timeout: options.handshake_timeout,
             lifetime: options.lifetime,
@@ -332,15 +333,16 @@ impl Service {
             let Some(listener) = &self.listener else { return };
             match listener.accept() {
                 Ok(Some((socket, peer))) => {
-                    if matches!(self.options.endpoint, Endpoint::Local(_)) && !is_same_user(&socket)
+                    if matches!(self.options.target.endpoint, Endpoint::Local(_))
+                        && !is_same_user(&socket)
                     {
                         self.strangers.count(&peer, "it belongs to another user");
                         continue;
                     }
-                    let context = Context { purpose: ROOT_PURPOSE, job: &self.options.job };
+                    let context = Context { purpose: ROOT_PURPOSE, job: &self.options.target.job };
                     let version = self.options.wire_version;
                     let handshake = Handshake::accept_with_version(
-                        &self.options.key,
+                        &self.options.target.key,
                         context,
                         ROOT_ID,
                         version,

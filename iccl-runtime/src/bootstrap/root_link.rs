@@ -7,13 +7,14 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use iccl_wire::{Claim, Context, Handshake, HandshakeError, Key};
+use iccl_wire::{Claim, Context, Handshake, HandshakeError};
 
 use super::CANCEL_CHECK;
 use super::backoff::Backoff;
 use super::channel::{Channel, ChannelError};
 use super::message::{FromRoot, ROOT_FRAME_LIMIT_BYTES, ToRoot};
 use super::net::{Endpoint, is_same_user, local_ip, start_connect, wait_for};
+use super::rendezvous::{Rendezvous, Target};
 use super::root::{ROOT_ID, ROOT_PURPOSE};
 use crate::{Error, ErrorKind, Result};
 
@@ -23,8 +24,6 @@ const ATTEMPT_LIMIT: Duration = Duration::from_secs(10);
 /// How to reach the root.
 pub(super) struct RootDialer<'a> {
     pub(super) rank: u32,
-    pub(super) key: &'a Key,
-    pub(super) job: &'a [u8],
     pub(super) wire_version: u32,
     pub(super) deadline: Instant,
     pub(super) cancel: Option<&'a AtomicBool>,
@@ -41,35 +40,37 @@ enum Attempt {
 }
 
 impl RootDialer<'_> {
-    /// Tries the endpoints in turn, asking for them anew each round, until one of them lets this
-    /// rank in.
+    /// Tries the targets of the rendezvous in turn, asking for them anew each round, until one of them
+    /// lets this rank in; returns that one too.
     pub(super) fn connect(
         &mut self,
-        target: &str,
-        endpoints: &dyn Fn() -> std::io::Result<Vec<Endpoint>>,
-    ) -> Result<RootLink> {
+        rendezvous: &Rendezvous,
+        is_one_host: bool,
+    ) -> Result<(RootLink, Target)> {
         let mut backoff = Backoff::new(self.rank);
         let mut last = "no attempt was made".to_owned();
         loop {
-            match endpoints() {
+            match rendezvous.targets(is_one_host) {
                 Ok(found) if found.is_empty() => "the name has no address".clone_into(&mut last),
                 Ok(found) => {
-                    for endpoint in found {
+                    for target in found {
                         backoff.begin();
-                        match self.attempt(&endpoint) {
-                            Ok(link) => return Ok(link),
+                        match self.attempt(&target) {
+                            Ok(link) => return Ok((link, target)),
                             Err(Attempt::Never(error)) => return Err(error),
-                            Err(Attempt::Again(why)) => last = format!("{endpoint}: {why}"),
+                            Err(Attempt::Again(why)) => {
+                                last = format!("{}: {why}", target.endpoint);
+                            }
                         }
                     }
                 }
-                Err(error) => last = format!("the name cannot be resolved: {error}"),
+                Err(error) => last = format!("the address is not known: {error}"),
             }
             backoff.failed();
             self.pause_until(backoff.next(), &|| {
                 Error::new(
                     ErrorKind::Timeout,
-                    format!("bootstrap: rank {} cannot reach the root at {target}", self.rank),
+                    format!("bootstrap: rank {} cannot reach the root at {rendezvous}", self.rank),
                 )
                 .with("attempts", backoff.attempts())
                 .with("last", &last)
@@ -103,13 +104,15 @@ impl RootDialer<'_> {
         self.cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed))
     }
 
-    fn attempt(&mut self, endpoint: &Endpoint) -> Result<RootLink, Attempt> {
+    fn attempt(&mut self, target: &Target) -> Result<RootLink, Attempt> {
+        let endpoint = &target.endpoint;
         let deadline = self.deadline.min(Instant::now() + ATTEMPT_LIMIT);
         let socket = start_connect(endpoint).map_err(|error| again(&error))?;
         let claim = Claim { dialer: u64::from(self.rank), acceptor: ROOT_ID, channel: 0 };
-        let context = Context { purpose: ROOT_PURPOSE, job: self.job };
-        let handshake = Handshake::dial_with_version(self.key, context, claim, self.wire_version)
-            .map_err(|error| again(&error))?;
+        let context = Context { purpose: ROOT_PURPOSE, job: &target.job };
+        let handshake =
+            Handshake::dial_with_version(&target.key, context, claim, self.wire_version)
+                .map_err(|error| again(&error))?;
         let is_connecting = matches!(endpoint, Endpoint::Tcp(_));
         if matches!(endpoint, Endpoint::Local(_)) && !is_same_user(&socket) {
             return Err(Attempt::Never(Error::new(

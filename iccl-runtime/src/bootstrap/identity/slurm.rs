@@ -1,6 +1,6 @@
 //! What Slurm packs into its variables: lists of hosts and of tasks per node.
 
-use super::Numbers as _;
+use super::number;
 use crate::config::Environment;
 use crate::{Error, ErrorKind, Result};
 
@@ -10,7 +10,7 @@ pub(super) const BASE_PORT: u16 = 20000;
 /// How many tasks of this step run on this node.
 pub(super) fn local_tasks(environment: &Environment) -> Result<Option<u32>> {
     let Some(text) = environment.get("SLURM_STEP_TASKS_PER_NODE") else { return Ok(None) };
-    let node = environment.number("SLURM_NODEID")?.unwrap_or(0);
+    let node = number(environment, "SLURM_NODEID")?.unwrap_or(0);
     tasks_of_node(text, node).map(Some).ok_or_else(|| {
         let message = format!(
             "SLURM_STEP_TASKS_PER_NODE=\"{text}\": nothing in it for node {node}, or not like 4(x2),1"
