@@ -9,19 +9,19 @@ use iccl_runtime::bootstrap::{Bootstrap, JoinOptions, Rendezvous, UniqueId, Uniq
 use iccl_runtime::{Error, Result};
 
 /// Long enough for a loaded machine; nothing waits for it when all is well.
-pub const PATIENT: Duration = Duration::from_secs(60);
+pub(crate) const PATIENT: Duration = Duration::from_secs(60);
 
-pub fn unique_id() -> UniqueId {
+pub(crate) fn unique_id() -> UniqueId {
     unique_id_with(Duration::from_secs(5))
 }
 
-pub fn unique_id_with(handshake_timeout: Duration) -> UniqueId {
+pub(crate) fn unique_id_with(handshake_timeout: Duration) -> UniqueId {
     let options =
         UniqueIdOptions { is_one_host: true, handshake_timeout, ..UniqueIdOptions::default() };
     UniqueId::generate(&options).unwrap()
 }
 
-pub fn options(id: &UniqueId, rank: u32, world_size: u32) -> JoinOptions {
+pub(crate) fn options(id: &UniqueId, rank: u32, world_size: u32) -> JoinOptions {
     let mut options = JoinOptions::new(Rendezvous::UniqueId(id.clone()), rank, world_size);
     options.init_timeout = PATIENT;
     options.is_one_host = true;
@@ -29,18 +29,18 @@ pub fn options(id: &UniqueId, rank: u32, world_size: u32) -> JoinOptions {
     options
 }
 
-pub fn start(options: JoinOptions) -> JoinHandle<Result<Bootstrap>> {
+pub(crate) fn start(options: JoinOptions) -> JoinHandle<Result<Bootstrap>> {
     std::thread::spawn(move || Bootstrap::join(options))
 }
 
 /// Joins with all options at once, each on a thread of its own; results in their order.
-pub fn join_all(options: impl IntoIterator<Item = JoinOptions>) -> Vec<Result<Bootstrap>> {
+pub(crate) fn join_all(options: impl IntoIterator<Item = JoinOptions>) -> Vec<Result<Bootstrap>> {
     let threads: Vec<_> = options.into_iter().map(start).collect();
     threads.into_iter().map(|thread| thread.join().unwrap()).collect()
 }
 
 /// A job of `world_size` threads.
-pub fn job(world_size: u32) -> Vec<Bootstrap> {
+pub(crate) fn job(world_size: u32) -> Vec<Bootstrap> {
     let id = unique_id();
     join_all((0..world_size).map(|rank| options(&id, rank, world_size)))
         .into_iter()
@@ -49,7 +49,7 @@ pub fn job(world_size: u32) -> Vec<Bootstrap> {
 }
 
 /// Calls `body` for every rank at once; results by rank.
-pub fn on_every_rank<T: Send + 'static>(
+pub(crate) fn on_every_rank<T: Send + 'static>(
     job: &[Arc<Bootstrap>],
     body: impl Fn(&Bootstrap) -> T + Send + Sync + 'static,
 ) -> Vec<T> {
@@ -64,12 +64,12 @@ pub fn on_every_rank<T: Send + 'static>(
     threads.into_iter().map(|thread| thread.join().unwrap()).collect()
 }
 
-pub fn shared(job: Vec<Bootstrap>) -> Vec<Arc<Bootstrap>> {
+pub(crate) fn shared(job: Vec<Bootstrap>) -> Vec<Arc<Bootstrap>> {
     job.into_iter().map(Arc::new).collect()
 }
 
 /// Leaves on every rank at once, as a job that is done does.
-pub fn leave(job: Vec<Bootstrap>) {
+pub(crate) fn leave(job: Vec<Bootstrap>) {
     let threads: Vec<_> =
         job.into_iter().map(|b| std::thread::spawn(move || b.goodbye(PATIENT))).collect();
     for thread in threads {
@@ -77,6 +77,6 @@ pub fn leave(job: Vec<Bootstrap>) {
     }
 }
 
-pub fn errors(results: Vec<Result<Bootstrap>>) -> Vec<Error> {
+pub(crate) fn errors(results: Vec<Result<Bootstrap>>) -> Vec<Error> {
     results.into_iter().map(|result| result.expect_err("the join should fail")).collect()
 }
