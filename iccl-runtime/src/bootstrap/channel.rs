@@ -10,6 +10,8 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt::socket_error};
 
+use super::fork::CloseInChild;
+
 /// Why a connection is of no use any more.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ChannelError {
@@ -31,6 +33,8 @@ const OUTPUT_SLACK_BYTES: usize = 1024 * 1024;
 
 #[derive(Debug)]
 pub(super) struct Channel {
+    /// Before the socket, so that it is dropped first.
+    _close_in_child: CloseInChild,
     socket: OwnedFd,
     is_connecting: bool,
     handshake: Option<Box<Handshake>>,
@@ -54,6 +58,7 @@ impl Channel {
         peer: String,
     ) -> Self {
         Self {
+            _close_in_child: CloseInChild::new(&socket),
             socket,
             is_connecting,
             handshake: Some(Box::new(handshake)),

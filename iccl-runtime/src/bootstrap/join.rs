@@ -249,7 +249,7 @@ impl Bootstrap {
 
     /// Calls `callback` for every notice of another rank and for every lost rank, those that have
     /// already arrived first. It runs on the control thread (the earlier ones on this one) and must
-    /// not block: it wakes whoever waits.
+    /// neither block nor fork: it wakes whoever waits.
     pub fn on_notice(&self, callback: impl Fn(&Notice) + Send + Sync + 'static) {
         let callback: Callback = Arc::new(callback);
         self.control.on_notice(&callback);

@@ -13,6 +13,8 @@ use rustix::net::{
 };
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
+use super::fork::CloseInChild;
+
 /// Enough for a burst of ranks; the kernel caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
@@ -39,11 +41,17 @@ impl std::fmt::Display for Endpoint {
 /// A listening socket.
 #[derive(Debug)]
 pub(super) struct Listener {
+    /// Before the socket, so that it is dropped first.
+    _close_in_child: CloseInChild,
     socket: OwnedFd,
     endpoint: Endpoint,
 }
 
 impl Listener {
+    fn new(socket: OwnedFd, endpoint: Endpoint) -> Self {
+        Self { _close_in_child: CloseInChild::new(&socket), socket, endpoint }
+    }
+
     pub(super) fn bind(endpoint: &Endpoint) -> io::Result<Self> {
         match endpoint {
             Endpoint::Tcp(address) => {
@@ -60,13 +68,13 @@ impl Listener {
                 socket.bind(&(*address).into())?;
                 socket.listen(BACKLOG)?;
                 let bound = socket.local_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
-                Ok(Self { socket: socket.into(), endpoint: Endpoint::Tcp(bound) })
+                Ok(Self::new(socket.into(), Endpoint::Tcp(bound)))
             }
             Endpoint::Local(name) => {
                 let socket = unix_socket()?;
                 rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
                 rustix::net::listen(&socket, BACKLOG)?;
-                Ok(Self { socket, endpoint: endpoint.clone() })
+                Ok(Self::new(socket, endpoint.clone()))
             }
         }
     }
