@@ -14,9 +14,10 @@ use super::net::{Endpoint, Listener};
 use super::rendezvous::{Meeting, Rendezvous, Target, is_local_only, local_target, use_once};
 use super::root::{Root, RootOptions, UniqueIdOptions};
 use super::root_link::{RootDialer, RootLink};
+use super::secret::write_private;
 use super::unique_id::UniqueId;
 use super::wiring::Wiring;
-use super::{DEFAULT_HANDSHAKE_TIMEOUT, secret_file, tree};
+use super::{DEFAULT_HANDSHAKE_TIMEOUT, tree};
 use crate::{Error, ErrorKind, Result};
 
 /// The tag of the first all-gather: the table of descriptors.
@@ -306,7 +307,7 @@ fn start_root(options: &JoinOptions) -> Result<Root> {
                 lifetime: options.init_timeout,
                 handshake_timeout: options.handshake_timeout,
             })?;
-            secret_file::write(path, id.to_text().as_bytes()).map_err(|error| {
+            write_private(path, id.to_text().as_bytes()).map_err(|error| {
                 let message = format!("bootstrap: cannot write {}", path.display());
                 Error::new(ErrorKind::InvalidConfig, message).with_source(error)
             })?;

@@ -23,7 +23,7 @@ mod rendezvous;
 mod root;
 mod root_link;
 mod roster;
-mod secret_file;
+mod secret;
 mod tree;
 mod unique_id;
 mod wiring;

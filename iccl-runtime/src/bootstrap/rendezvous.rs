@@ -156,7 +156,7 @@ pub(super) fn local_target(job: &str) -> Target {
 }
 
 fn read_id(path: &Path) -> std::io::Result<UniqueId> {
-    let content = super::secret_file::read(path)?;
+    let content = super::secret::read_private(path)?;
     UniqueId::from_text(&String::from_utf8_lossy(&content))
         .map_err(|error| std::io::Error::other(error.to_string()))
 }

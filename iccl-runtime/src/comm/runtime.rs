@@ -9,8 +9,7 @@ use super::communicator::Communicator;
 use super::device::Device;
 use super::initialise::{Joining, initialise};
 use crate::bootstrap::{
-    HostPort, Identity, IdentitySettings, InterfaceChoice, Rendezvous, UniqueId, UniqueIdOptions,
-    read_secret,
+    Identity, IdentitySettings, InterfaceChoice, Rendezvous, UniqueId, UniqueIdOptions,
 };
 use crate::config::{Config, Sources};
 use crate::plan::{PlanConfig, read_calibration};
@@ -93,30 +92,8 @@ impl Runtime {
     /// # Errors
     /// `InvalidConfig` naming the variables that make no sense.
     pub fn identity(&self) -> Result<Option<Identity>> {
-        let settings = self.identity_settings()?;
+        let settings = IdentitySettings::from_config(&self.inner.config)?;
         Identity::discover(self.inner.config.environment(), &settings)
-    }
-
-    fn identity_settings(&self) -> Result<IdentitySettings> {
-        let bootstrap = &self.inner.config.bootstrap;
-        let root = match (&bootstrap.root, &bootstrap.master_addr) {
-            (Some(root), _) => Some(root.as_str()),
-            (None, Some(address)) => Some(address.as_str()),
-            (None, None) => None,
-        };
-        Ok(IdentitySettings {
-            rank: bootstrap.rank,
-            world_size: bootstrap.world_size,
-            local_rank: bootstrap.local_rank,
-            local_world_size: bootstrap.local_world_size,
-            root: root.map(HostPort::parse).transpose()?,
-            unique_id: bootstrap
-                .unique_id
-                .as_ref()
-                .map(|text| UniqueId::from_text(text.expose()))
-                .transpose()?,
-            secret: bootstrap.job_secret_file.as_deref().map(read_secret).transpose()?,
-        })
     }
 
     /// A unique id for a new communicator; a service in this process answers the ranks that join with

@@ -1,10 +1,11 @@
 //! What iccl's own configuration says about a rank.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use iccl_wire::Key;
 
 use super::super::interface::HostPort;
+use super::super::secret::read_secret;
 use super::super::unique_id::UniqueId;
 use crate::config::Config;
 use crate::{Error, ErrorKind, Result};
@@ -103,21 +104,6 @@ impl IdentitySettings {
     }
 }
 
-fn read_secret(path: &Path) -> Result<Key> {
-    let invalid = |why: &str| {
-        let message = format!("job secret file {}: {why}", path.display());
-        Error::new(ErrorKind::InvalidConfig, message)
-    };
-    let content = super::super::secret_file::read(path)
-        .map_err(|error| invalid("cannot be used").with_source(error))?;
-    let content = content.trim_ascii();
-    if content.len() < 16 {
-        return Err(invalid("shorter than 16 bytes")
-            .with_hint("fill it with: head -c 32 /dev/urandom | base64"));
-    }
-    Ok(Key::from_material("iccl job secret", content))
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
@@ -173,7 +159,7 @@ mod tests {
         );
         std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o644)).unwrap();
         let error = load(&[("bootstrap.job_secret_file", path)]).unwrap_err();
-        assert!(error.to_string().contains("other users can read"), "{error}");
+        assert!(error.to_string().contains("others than its owner"), "{error}");
         assert!(load(&[("bootstrap.unique_id", "iccl1:00")]).is_err());
         assert!(load(&[("bootstrap.job_secret_file", "/nonexistent/secret")]).is_err());
     }
