@@ -1,5 +1,4 @@
-//! The stable plugin ABI of iccl, and the SDK to write plugins in Rust.
-
+#![doc = include_str!("../README.md")]
 // `abi_stable`'s derive makes all of these; they are harmless and appear in this crate only.
 #![allow(non_local_definitions, non_camel_case_types, clippy::expl_impl_clone_on_copy)]
 

@@ -162,3 +162,65 @@ impl Visit for Line {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::host::{LogSink, host_table};
+
+    /// The lines that arrived, of this module's own target.
+    static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+    /// What the sink wants.
+    static LEVEL: AtomicU32 = AtomicU32::new(0);
+
+    struct Sink;
+
+    impl LogSink for Sink {
+        fn log(&self, level: LogLevel, target: &str, message: &str) {
+            if target == "forwarded" {
+                LINES.lock().expect("lines").push(format!("{level} {message}"));
+            }
+        }
+
+        fn wanted(&self) -> Option<LogLevel> {
+            LogLevel::from_code(LEVEL.load(Ordering::SeqCst))
+        }
+    }
+
+    /// Every level once, from the same places, so that what is cached for a place shows.
+    fn speak() -> Vec<String> {
+        LINES.lock().expect("lines").clear();
+        tracing::error!(target: "forwarded", code = 5, name = "n", "it {}", "failed");
+        tracing::info!(target: "forwarded", path = ?Some("x"), "found");
+        tracing::debug!(target: "forwarded", "looked");
+        std::mem::take(&mut *LINES.lock().expect("lines"))
+    }
+
+    #[test]
+    fn events_reach_the_host_as_loud_as_it_wants() {
+        let host = host_table(Sink);
+        attach(*host);
+        assert!(HOST.get().is_none(), "an image without a door has the host's own subscriber");
+
+        entered_through_a_door();
+        LEVEL.store(LogLevel::Info.code(), Ordering::SeqCst);
+        attach(*host);
+        let loud = ["error it failed code=5 name=n", "info found path=Some(\"x\")"];
+        assert_eq!(speak(), loud);
+
+        LEVEL.store(LogLevel::Debug.code(), Ordering::SeqCst);
+        assert_eq!(speak(), loud, "kept until the host is asked again");
+        refresh();
+        assert_eq!(speak(), [loud[0], loud[1], "debug looked"]);
+
+        LEVEL.store(0, Ordering::SeqCst);
+        refresh();
+        assert!(speak().is_empty());
+        LEVEL.store(LogLevel::Error.code(), Ordering::SeqCst);
+        refresh();
+        assert_eq!(speak(), [loud[0]]);
+    }
+}

@@ -2,7 +2,12 @@
 
 mod c_plugins;
 
-pub use c_plugins::build_c_plugin;
+/// The guide's examples in Rust are compiled as documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/abi.md")]
+struct Guide;
+
+pub use c_plugins::{build_c_plugin, compile_plugin};
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

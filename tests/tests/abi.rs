@@ -362,6 +362,43 @@ fn a_plugin_in_rust_has_two_doors_to_the_same_tables() {
 }
 
 #[test]
+fn a_plugin_of_its_own_hands_its_log_lines_to_the_host() {
+    static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    struct Lines;
+    impl LogSink for Lines {
+        fn log(&self, level: LogLevel, _: &str, message: &str) {
+            LINES.lock().expect("lines").push(format!("{level} {message}"));
+        }
+        fn wanted(&self) -> Option<LogLevel> {
+            Some(LogLevel::Debug)
+        }
+    }
+    let plugin = open_c(&plugin_folder().join("libiccl_transport-shm.so"));
+    plugin.probe(Some(host::host_table(Lines)), &[]).expect("probed");
+    let lines = LINES.lock().expect("lines");
+    let expected =
+        |line: &String| line.starts_with("debug transport-shm ") && line.contains("is probed sdk=");
+    assert!(lines.iter().any(expected), "{lines:?}");
+}
+
+#[test]
+fn the_guides_example_in_c_compiles() {
+    let guide = std::fs::read_to_string(iccl_tests::workspace().join("docs/abi.md"))
+        .expect("the guide can be read");
+    let example = guide.split("```c\n").nth(1).and_then(|rest| rest.split("```").next());
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = folder.path().join("acme.c");
+    let library = folder.path().join("libiccl_acme.so");
+    std::fs::write(&source, example.expect("the guide has an example")).expect("written");
+    iccl_tests::compile_plugin(&source, &library);
+    assert_eq!(note_of(&library).name, "acme");
+    let entry = symbol(&library, ENTRY_SYMBOL).expect("it has a door");
+    // SAFETY: the symbol is the door of a plugin that stays loaded.
+    let error = unsafe { host::open_c_door(entry) }.expect_err("the example leaves functions out");
+    assert!(error.to_string().starts_with("null mandatory function device.info, "), "{error}");
+}
+
+#[test]
 fn a_rust_door_that_is_not_understood_leaves_the_c_door() {
     // A header of another `abi_stable`: 64-byte aligned zeroes are no header of ours.
     #[repr(align(64))]

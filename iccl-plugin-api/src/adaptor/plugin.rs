@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use super::{answer_growing, array, done, guard};
+use super::{answer_growing, array, guard};
 use crate::Status;
 use crate::log;
 use crate::sdk::{Plugin, PluginError, PluginResult, Settings};
@@ -112,7 +112,9 @@ unsafe extern "C" fn probe<P: Exported>(
                 _ => return Err(PluginError::invalid("a setting is not UTF-8")),
             }
         }
-        done(P::slot().probe(&Settings::new(values)))
+        P::slot().probe(&Settings::new(values))?;
+        tracing::debug!(sdk = env!("CARGO_PKG_VERSION"), "{} {} is probed", P::NAME, P::VERSION);
+        Ok(Status::Ok)
     })
 }
 
