@@ -388,3 +388,6 @@ impl<C: Deref<Target = RingControl>, M: RingMemory> Consumer<C, M> {
         self.control.closed.0.load(Ordering::Acquire)
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

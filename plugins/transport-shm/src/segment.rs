@@ -266,3 +266,6 @@ impl RingMemory for Area {
         unsafe { std::ptr::copy_nonoverlapping(self.at(offset, bytes), destination, bytes) }
     }
 }
+
+#[cfg(test)]
+mod tests;

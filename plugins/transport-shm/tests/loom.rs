@@ -53,11 +53,7 @@ struct Bell {
 
 impl Bell {
     fn new() -> Self {
-        Self {
-            doorbell: Doorbell::default(),
-            readable: Mutex::new(false),
-            changed: Condvar::new(),
-        }
+        Self { doorbell: Doorbell::default(), readable: Mutex::new(false), changed: Condvar::new() }
     }
 
     fn ring(&self) {

@@ -13,6 +13,7 @@ use iccl_plugin_transport_shm::{ShmDomain, ShmTransport};
 
 /// Far beyond what anything here takes, so that a loaded machine fails no test.
 pub(crate) const LONG: Duration = Duration::from_secs(90);
+pub(crate) const DONE: Progress = Progress::Done;
 pub(crate) const KEY: [u8; 32] = [7; 32];
 
 pub(crate) fn request(rank: u32) -> DomainRequest<'static> {
