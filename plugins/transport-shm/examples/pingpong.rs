@@ -158,8 +158,10 @@ fn main() {
         // The second process: it says where it is and plays along.
         let mut side = Side::open(1, None);
         let address = side.domain.address().expect("an address");
-        let hex: String = address.iter().map(|byte| format!("{byte:02x}")).collect();
-        println!("{hex}");
+        for byte in address {
+            print!("{byte:02x}");
+        }
+        println!();
         std::io::stdout().flush().expect("standard output");
         side.connect();
         side.run(false);

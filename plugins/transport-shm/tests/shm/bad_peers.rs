@@ -1,5 +1,6 @@
 //! Strangers, and peers that are not what they should be.
 
+use std::fmt::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,7 @@ fn stranger(address: &[u8]) -> OwnedFd {
     .unwrap();
     let mut name = "iccl-".to_owned();
     for byte in &address[1..17] {
-        name += &format!("{byte:02x}");
+        write!(name, "{byte:02x}").unwrap();
     }
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
     rustix::net::connect(&socket, &address).unwrap();

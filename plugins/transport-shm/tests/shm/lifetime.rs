@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use iccl_plugin_api::Status;
 use iccl_plugin_api::sdk::TransportDomain;
-use iccl_plugin_api::tables::completion_kind;
+use iccl_plugin_api::tables::{Completion, completion_kind};
 
 use crate::child::{Actor, names_in_dev_shm, play};
-use crate::common::{LONG, Side, both, pair, pattern};
+use crate::common::{LONG, Side, both, pair, pattern, segment};
 
 /// What a peer's death may take to be noticed here, on a machine that is busy with other things.
 const SOON: Duration = Duration::from_secs(10);
@@ -22,7 +22,8 @@ fn b036_a_peer_that_is_killed_in_the_middle_of_a_message_is_reported_lost() {
     let mut peer = Actor::start("stream", 1, &side.domain.address().unwrap());
     let channel = side.open(1, 1, None).unwrap();
     let mut buffer = vec![0; 256 << 20];
-    side.receive(channel, 1, &mut buffer).unwrap();
+    let start = buffer.as_mut_ptr();
+    side.post(false, channel, 1, &[segment(start, buffer.len())]).unwrap();
     let mut later = [0; 8];
     side.receive(channel, 2, &mut later).unwrap();
     let answer = pattern(3, 1 << 20);
@@ -30,7 +31,8 @@ fn b036_a_peer_that_is_killed_in_the_middle_of_a_message_is_reported_lost() {
     let arrived = |side: &Side| side.state(channel).unwrap() == crate::common::DONE;
     side.until("connected", arrived);
     let end = Instant::now() + LONG;
-    while buffer[0] == 0 {
+    // SAFETY: the buffer lives to the end of the test, and only `step` writes to it.
+    while unsafe { start.read_volatile() } == 0 {
         side.step();
         assert!(Instant::now() < end, "nothing arrives");
     }
@@ -102,7 +104,7 @@ fn what_a_dying_peer_had_sent_is_delivered_first() {
     side.receive(channel, 3, &mut third).unwrap();
     side.complete(4);
     assert!(first == pattern(1, 1000) && second == pattern(2, 2000));
-    let ends: Vec<Status> = side.done.iter().map(|done| done.outcome()).collect();
+    let ends: Vec<Status> = side.done.iter().map(Completion::outcome).collect();
     assert_eq!(ends, [Status::Ok, Status::Ok, Status::PeerLost, Status::PeerLost]);
 }
 
@@ -204,7 +206,7 @@ fn a_quiesced_channel_touches_no_memory_and_tells_the_peer() {
     right.receive(acceptor, 1, &mut back).unwrap();
     let mut other = [0; 10];
     right.receive(acceptor, 2, &mut other).unwrap();
-    let answer = [4; 1 << 17];
+    let answer = vec![4; 1 << 17];
     right.send(acceptor, 3, &answer).unwrap();
     for _ in 0..3 {
         left.step();

@@ -42,9 +42,11 @@ fn poll_until(side: &mut Side, mut over: impl FnMut(&Side) -> bool) {
     }
 }
 
+type Wait = fn(&mut Side, &dyn Fn(&Side) -> bool);
+
 /// Messages, then a stream that is larger than the ring, both ways; everybody sleeps when there is
 /// nothing to do.
-fn everything_wakes(wait: fn(&mut Side, &dyn Fn(&Side) -> bool)) {
+fn everything_wakes(wait: Wait) {
     let (mut left, mut right) = (Side::rank(0, 4096), Side::rank(1, 4096));
     let address = right.domain.address().unwrap();
     let thread = std::thread::spawn(move || {
