@@ -202,6 +202,14 @@ macro_rules! growing {
             // SAFETY: made of the kinds of fields that the trait names.
             unsafe impl Growing for $name {}
 
+            /// Everything absent. Name the fields you know and take the rest from here, so that a
+            /// field of a later version does not break your source.
+            impl Default for $name {
+                fn default() -> Self {
+                    Growing::absent()
+                }
+            }
+
             // SAFETY: the type has no parameters and is its own equivalent.
             unsafe impl abi_stable::abi_stability::GetStaticEquivalent_ for $name {
                 type StaticEquivalent = Self;
