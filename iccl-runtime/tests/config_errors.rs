@@ -392,33 +392,6 @@ fn secrets_are_never_printed() {
 }
 
 #[test]
-fn b042_differences_between_ranks_name_key_values_and_ranks() {
-    let plain = Config::load(&Sources::default()).unwrap();
-    let other = Config::load(
-        &Sources::default()
-            .with("algorithm.all_reduce", "ring")
-            .with("engine.chunk_bytes", "64K")
-            .with("engine.op_timeout", "1s"),
-    )
-    .unwrap();
-    let agreed = || vec![(0, plain.agreed()), (1, other.agreed()), (2, plain.agreed())];
-    let error = Config::compare_agreed(&agreed()).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
-    assert_eq!(
-        error.message(),
-        "ranks have different settings: engine.chunk_bytes is 512KiB on ranks 0, 2 and 64KiB on \
-         rank 1; algorithm is {} on ranks 0, 2 and { all_reduce = \"ring\" } on rank 1"
-    );
-    Config::compare_agreed(&[(0, other.agreed()), (1, other.agreed())]).unwrap();
-
-    // Another version of iccl may have a setting more.
-    let mut newer = plain.agreed();
-    newer.push(("engine.newer".to_owned(), "1".to_owned()));
-    let error = Config::compare_agreed(&[(0, plain.agreed()), (1, newer)]).unwrap_err();
-    assert!(error.message().ends_with("engine.newer is unknown on rank 0 and 1 on rank 1"));
-}
-
-#[test]
 fn rules_are_typed_and_keep_their_place() {
     let text = r#"
 [[plan.rule]]

@@ -2,8 +2,6 @@
 
 use serde::Serialize;
 
-use crate::{Error, ErrorKind, Result};
-
 use super::codec::Shape;
 use super::provenance::Provenance;
 use super::settings::{Config, SETTINGS};
@@ -65,54 +63,4 @@ impl Config {
             .map(|setting| (setting.key.to_owned(), setting.value(self).unwrap_or_default()))
             .collect()
     }
-
-    /// Compares what ranks said of [`Config::agreed`].
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::InvalidConfig`] that names every key in which ranks differ, the values, and
-    /// which ranks have which.
-    pub fn compare_agreed(reports: &[(u32, Vec<(String, String)>)]) -> Result<()> {
-        let mut keys: Vec<&str> = Vec::new();
-        for (key, _) in reports.iter().flat_map(|(_, settings)| settings) {
-            if !keys.contains(&key.as_str()) {
-                keys.push(key);
-            }
-        }
-        let lines: Vec<String> =
-            keys.into_iter().filter_map(|key| difference(key, reports)).collect();
-        if lines.is_empty() {
-            return Ok(());
-        }
-        let message = format!("ranks have different settings: {}", lines.join("; "));
-        Err(Error::new(ErrorKind::InvalidConfig, message)
-            .with_hint("give all ranks the same iccl.toml and ICCL_* variables"))
-    }
-}
-
-/// `engine.chunk_bytes is 64KiB on ranks 0, 2 and 1MiB on rank 1`, if it is not the same everywhere.
-fn difference(key: &str, reports: &[(u32, Vec<(String, String)>)]) -> Option<String> {
-    let mut groups: Vec<(Option<&str>, Vec<u32>)> = Vec::new();
-    for (rank, settings) in reports {
-        let value = settings.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str());
-        match groups.iter_mut().find(|(other, _)| *other == value) {
-            Some((_, ranks)) => ranks.push(*rank),
-            None => groups.push((value, vec![*rank])),
-        }
-    }
-    if groups.len() < 2 {
-        return None;
-    }
-    let parts: Vec<String> = groups
-        .iter()
-        .map(|(value, ranks)| {
-            // On thousands of ranks a few names are enough to go and look.
-            let shown: Vec<String> = ranks.iter().take(8).map(ToString::to_string).collect();
-            let more = if ranks.len() > 8 { ", …" } else { "" };
-            let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
-            let value = value.unwrap_or("unknown");
-            format!("{value} on {noun} {}{more}", shown.join(", "))
-        })
-        .collect();
-    Some(format!("{key} is {}", parts.join(" and ")))
 }

@@ -195,7 +195,8 @@ settings! {
                 variable("ICCL_PLAN_CALIBRATION").guarded();
             /// Rules for links. Each says exactly one of `require`, `prefer` and `forbid`, with a
             /// tier (`self`, `ipc`, `shm`, `direct`, `staged`, `tcp`), and for which links: either
-            /// `between = [A, B]`, both directions, or `from` and `to`, one direction. A side is
+            /// `between = [A, B]` or `from` and `to`; a link has one tier for both directions, so
+            /// both forms mean the same. A side is
             /// `*`, `vendor:NAME`, `host:NAME`, `rank:3` or `rank:0-3`; one that is left out is `*`.
             rule: Vec<PlanRule> = Vec::new(); Rules;
                 r#"[{ forbid = "shm", between = ["host:a", "*"] }, { require = "tcp", from = "rank:0-3", to = "vendor:nvidia" }]"#;
