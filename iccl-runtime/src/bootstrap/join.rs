@@ -11,7 +11,7 @@ use super::control::{Callback, Control};
 use super::interface::{InterfaceChoice, choose, interfaces, loopback};
 use super::message::{CONTRIBUTION_LIMIT_BYTES, CheckIn, FromRoot, Notice, ToRoot};
 use super::net::{Endpoint, Listener};
-use super::rendezvous::{Meeting, Rendezvous, Target, is_local_only, local_target, use_once};
+use super::rendezvous::{Meeting, Rendezvous, Target, local_target, use_once};
 use super::root::{Root, RootOptions, UniqueIdOptions};
 use super::root_link::{RootDialer, RootLink};
 use super::secret::write_private;
@@ -337,7 +337,7 @@ fn start_root_at(options: &JoinOptions, meeting: &Meeting) -> Result<Root> {
         let target = meeting.target(endpoint.clone());
         match Root::start(root_options(options, target, None)) {
             Ok(root) => {
-                if meeting.secret.is_none() && !is_local_only(&endpoint) {
+                if meeting.is_weak_at(&endpoint) {
                     tracing::warn!(
                         %endpoint,
                         "bootstrap: the job has no secret, so whoever reaches this address and \

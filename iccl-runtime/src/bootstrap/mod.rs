@@ -24,6 +24,7 @@ mod root;
 mod root_link;
 mod roster;
 mod secret;
+mod strangers;
 mod tree;
 mod unique_id;
 mod wiring;

@@ -1,7 +1,6 @@
 //! Where a job meets, and what its ranks prove to each other there.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -100,6 +99,15 @@ impl Meeting {
             None => Key::from_material("iccl job without a secret", job),
         };
         Target { endpoint, key, job: job.to_vec() }
+    }
+
+    /// Whether strangers can reach `endpoint` and need no secret to join.
+    pub(super) fn is_weak_at(&self, endpoint: &Endpoint) -> bool {
+        let is_reachable = match endpoint {
+            Endpoint::Tcp(address) => !address.ip().is_loopback(),
+            Endpoint::Local(_) => false,
+        };
+        is_reachable && self.secret.is_none()
     }
 
     /// The addresses, the same on rank 0, which listens on one of them, and on the others, which try
@@ -204,14 +212,6 @@ pub(super) fn use_once(id: &UniqueId, rank: u32) -> Result<()> {
         .with_hint("a unique id serves one job: generate another"))
 }
 
-/// Whether an address cannot be reached from other hosts.
-pub(super) fn is_local_only(endpoint: &Endpoint) -> bool {
-    match endpoint {
-        Endpoint::Tcp(address) => SocketAddr::ip(address).is_loopback(),
-        Endpoint::Local(_) => true,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -249,6 +249,19 @@ mod tests {
         let written = meeting.endpoints(false).unwrap();
         assert_eq!(written, [Endpoint::Tcp("127.0.1.1:9".parse().unwrap())]);
         let named = Meeting { host: "localhost".into(), ..meeting };
-        assert!(named.endpoints(true).unwrap().iter().all(is_local_only));
+        let found = named.endpoints(true).unwrap();
+        assert!(found.iter().all(|e| matches!(e, Endpoint::Tcp(a) if a.ip().is_loopback())));
+    }
+
+    #[test]
+    fn b064_no_secret_is_weak_where_others_can_reach() {
+        let endpoint = |text: &str| Endpoint::Tcp(text.parse().unwrap());
+        let mut meeting =
+            Meeting { host: "node0".into(), ports: vec![9], job: String::new(), secret: None };
+        assert!(meeting.is_weak_at(&endpoint("10.0.0.1:9")));
+        assert!(!meeting.is_weak_at(&endpoint("127.0.0.1:9")));
+        assert!(!meeting.is_weak_at(&local_socket("job")));
+        meeting.secret = Some(Key::from_bytes([1; 32]));
+        assert!(!meeting.is_weak_at(&endpoint("10.0.0.1:9")));
     }
 }

@@ -20,6 +20,7 @@ use super::message::{Failure, FromRoot, ROOT_FRAME_LIMIT_BYTES, ToRoot};
 use super::net::{Endpoint, Listener, Waker, is_same_user, wait_for};
 use super::rendezvous::Target;
 use super::roster::{Arrival, ConnectionId, Roster};
+use super::strangers::Strangers;
 use super::tree;
 use super::{fork, unique_id::UniqueId};
 use crate::{Error, ErrorKind, Result};
@@ -33,8 +34,6 @@ pub(super) const ROOT_PURPOSE: &str = "iccl-bootstrap/1";
 const PENDING_LIMIT: usize = 512;
 /// A pending connection younger than this is not closed to make room for others.
 const PENDING_GRACE: Duration = Duration::from_secs(1);
-/// At most one line about strangers in this time.
-const STRANGER_LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// How long to leave the listener alone when descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -355,7 +354,9 @@ impl Service {
                 Ok(None) => return,
                 Err(error) => {
                     // Descriptors or memory have run out: strangers go first.
-                    tracing::debug!(%error, "bootstrap: the root cannot accept");
+                    if self.accept_after.is_none() {
+                        tracing::warn!(%error, "bootstrap: the root cannot take more connections");
+                    }
                     self.drop_oldest("descriptors have run out");
                     self.accept_after = Some(Instant::now() + ACCEPT_PAUSE);
                     return;
@@ -393,8 +394,14 @@ impl Service {
         let claimed = entry.channel.claim().map(|claim| claim.dialer);
         let check_in = match ToRoot::decode(frame) {
             Ok(ToRoot::CheckIn(check_in)) if claimed == Some(u64::from(check_in.rank)) => check_in,
-            Ok(_) => return self.strangers.count(&entry.channel.peer, "it did not check in"),
-            Err(error) => return self.strangers.count(&entry.channel.peer, &error.to_string()),
+            Ok(_) => {
+                self.strangers.count(&entry.channel.peer, "it did not check in");
+                return;
+            }
+            Err(error) => {
+                self.strangers.count(&entry.channel.peer, &error.to_string());
+                return;
+            }
         };
         let rank = check_in.rank;
         let arrival = self.roster.arrive(entry.id, check_in, Instant::now());
@@ -469,39 +476,4 @@ impl Service {
 fn send(channel: &mut Channel, message: &FromRoot) {
     // A broken connection is noticed when it is read.
     let _ = channel.send(&message.encode());
-}
-
-/// Connections that did not prove themselves: counted, and mentioned now and then.
-#[derive(Default)]
-struct Strangers {
-    dropped: u64,
-    unreported: u64,
-    last: Option<(String, String)>,
-    reported_at: Option<Instant>,
-}
-
-impl Strangers {
-    fn count(&mut self, peer: &str, why: &str) {
-        self.dropped += 1;
-        self.unreported += 1;
-        self.last = Some((peer.to_owned(), why.to_owned()));
-        if self.reported_at.is_none_or(|at| at.elapsed() >= STRANGER_LOG_INTERVAL) {
-            self.report();
-        }
-    }
-
-    fn report(&mut self) {
-        let Some((peer, why)) = &self.last else { return };
-        if self.unreported > 0 {
-            tracing::warn!(
-                new = self.unreported,
-                total = self.dropped,
-                last = %peer,
-                %why,
-                "bootstrap: dropped connections that did not prove to belong to the job"
-            );
-        }
-        self.unreported = 0;
-        self.reported_at = Some(Instant::now());
-    }
 }
