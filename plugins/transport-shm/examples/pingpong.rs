@@ -1,7 +1,7 @@
 //! Measures the transport between two processes of this machine: half the time of a round trip for
 //! small messages, spinning and sleeping, and the bandwidth of a stream of large ones.
 //!
-//! `cargo run --release -p iccl-plugin-transport-shm --example pingpong`
+//! `cargo run --release -p iccl-plugin-transport-shm --example pingpong [RING_BYTES]`
 
 use std::io::{BufRead, Write};
 use std::process::{Command, Stdio};
@@ -17,6 +17,8 @@ use iccl_plugin_transport_shm::{ShmDomain, ShmTransport};
 
 const STREAM_BYTES: usize = 64 << 20;
 const STREAM_ROUNDS: usize = 32;
+/// The argument of the second process.
+const PEER: &str = "peer";
 const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Side {
@@ -26,8 +28,9 @@ struct Side {
 }
 
 impl Side {
-    fn open(rank: u32, address: Option<&[u8]>) -> Self {
-        let transport = ShmTransport::probe(&Settings::default()).expect("settings");
+    fn open(rank: u32, ring_bytes: Option<&str>, address: Option<&[u8]>) -> Self {
+        let settings = ring_bytes.map(|value| ("ring_bytes", value)).into_iter().collect();
+        let transport = ShmTransport::probe(&Settings::new(settings)).expect("settings");
         let mut domain = transport
             .open(&DomainRequest {
                 communicator: 1,
@@ -154,9 +157,11 @@ fn micros(duration: Duration) -> f64 {
 }
 
 fn main() {
-    if std::env::args().nth(1).is_some() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let ring_bytes = arguments.first().filter(|bytes| *bytes != PEER).map(String::as_str);
+    if arguments.iter().any(|argument| argument == PEER) {
         // The second process: it says where it is and plays along.
-        let mut side = Side::open(1, None);
+        let mut side = Side::open(1, ring_bytes, None);
         let address = side.domain.address().expect("an address");
         for byte in address {
             print!("{byte:02x}");
@@ -168,7 +173,8 @@ fn main() {
         return;
     }
     let mut peer = Command::new(std::env::current_exe().expect("own path"))
-        .arg("peer")
+        .args(ring_bytes)
+        .arg(PEER)
         .stdout(Stdio::piped())
         .spawn()
         .expect("a second process");
@@ -178,7 +184,7 @@ fn main() {
     let address: Vec<u8> = (0..line.trim().len() / 2)
         .map(|at| u8::from_str_radix(&line[2 * at..2 * at + 2], 16).expect("an address"))
         .collect();
-    let mut side = Side::open(0, Some(&address));
+    let mut side = Side::open(0, ring_bytes, Some(&address));
     side.connect();
     side.run(true);
     assert!(peer.wait().expect("its end").success());

@@ -574,6 +574,7 @@ impl Drop for ShmDomain {
         if std::process::id() != self.process {
             return;
         }
+        self.lobby.close();
         for slot in &mut self.slots {
             if let Some(channel) = slot.channel.as_deref_mut() {
                 let error = PluginError::new(Status::Aborted, "the domain was closed");

@@ -96,7 +96,8 @@ pub(crate) struct Link {
     /// Numbers of the next header sent and received.
     sent: u64,
     received: u64,
-    /// After how many bytes progress is shown to the other side.
+    /// After how many bytes progress is shown to the other side: few enough that the two copies
+    /// of a message of medium size overlap, enough that showing costs little.
     chunk_bytes: usize,
     /// The most that one call of `advance` moves in each direction, so that one channel does not
     /// keep the others waiting.
@@ -148,7 +149,7 @@ impl Link {
             receiving: Stage::Between(0),
             sent: 0,
             received: 0,
-            chunk_bytes: (ring_bytes as usize / 8).clamp(1024, 256 << 10),
+            chunk_bytes: (ring_bytes as usize / 64).clamp(1024, 128 << 10),
             share_bytes: ring_bytes as usize,
         }
     }

@@ -166,21 +166,18 @@ impl Lobby {
 
     /// The peer that dialed this channel, if it is here. It is watched no more.
     pub(crate) fn take(&mut self, peer: u32, channel: u64, events: &Events) -> Option<Caller> {
-        let wanted = |guest: &Guest| match guest {
-            Guest::Waiting(caller) => {
-                caller.claim.dialer == u64::from(peer) && caller.claim.channel == channel
+        // The last one first: earlier ones are attempts that the peer may have given up.
+        while let Some(number) =
+            self.guests.keys().rev().copied().find(|at| self.wish(*at) == Some((peer, channel)))
+        {
+            let Some(Guest::Waiting(caller)) = self.guests.remove(&number) else { break };
+            events.forget(caller.socket.as_fd());
+            if let Ok(None) = receive(caller.socket.as_fd()) {
+                return Some(caller);
             }
-            _ => false,
-        };
-        // The last one: earlier ones are attempts that the peer has given up.
-        let number = *self.guests.iter().rev().find(|(_, guest)| wanted(guest))?.0;
-        match self.guests.remove(&number)? {
-            Guest::Waiting(caller) => {
-                events.forget(caller.socket.as_fd());
-                Some(caller)
-            }
-            _ => None,
+            tracing::debug!(peer, channel, "a peer had gone before its channel was opened");
         }
+        None
     }
 
     /// The channel that a waiting guest wants: the peer and the number.
@@ -190,6 +187,14 @@ impl Lobby {
                 Some((u32::try_from(caller.claim.dialer).ok()?, caller.claim.channel))
             }
             _ => None,
+        }
+    }
+
+    /// Lets nobody in any more, even if a forked child still has the listener.
+    pub(crate) fn close(&self) {
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
+        for guest in self.guests.values() {
+            let _ = rustix::net::shutdown(guest, rustix::net::Shutdown::Both);
         }
     }
 

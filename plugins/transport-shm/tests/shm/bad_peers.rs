@@ -11,6 +11,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recv, send,
 };
 
+use crate::child::play;
 use crate::common::{LONG, Side, both, connect, request, transport};
 
 /// A connection to a domain from somebody who knows where it is.
@@ -251,4 +252,14 @@ fn many_peers_that_dial_at_once_before_anybody_listens_all_get_in() {
         }
         assert!(Instant::now() < end, "not all connected");
     }
+}
+
+#[test]
+fn shared_words_that_make_no_sense_end_the_channel() {
+    play("corrupted");
+}
+
+#[test]
+fn whatever_a_peer_writes_into_the_shared_memory_touches_nothing_else() {
+    play("scribbled");
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use iccl_plugin_api::Status;
 use iccl_plugin_api::sdk::TransportDomain;
+use iccl_plugin_api::tables::Completion;
 
 use crate::common::{LONG, Side, both, pair, pattern};
 
@@ -94,6 +95,8 @@ fn entry_of_other_processes() {
         "no-leak" => no_leak(),
         "limited" => limited(),
         "idle" => idle(),
+        "corrupted" => corrupted(),
+        "scribbled" => scribbled(),
         other => panic!("role {other}"),
     }
 }
@@ -292,4 +295,87 @@ fn idle() {
     assert!(began.elapsed() >= IDLE, "it woke for nothing after {:?}", began.elapsed());
     let used = cpu_time().saturating_sub(used);
     assert!(used < IDLE / 10, "waiting took {used:?} of processor time");
+}
+
+/// Where this process has mapped the control words of its channels.
+fn control_words() -> Vec<u64> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let starts = maps.lines().filter(|line| line.contains("memfd:iccl-channel")).map(|line| {
+        u64::from_str_radix(line.split_once('-').expect("a range").0, 16).expect("an address")
+    });
+    starts.collect()
+}
+
+/// Writes where a peer gone mad might write.
+fn scribble(address: u64, bytes: &[u8]) {
+    use std::os::unix::fs::FileExt;
+    let memory = std::fs::File::options().write(true).open("/proc/self/mem").unwrap();
+    memory.write_all_at(bytes, address).unwrap();
+}
+
+/// Control words that say nonsense end the channel on both sides.
+fn corrupted() {
+    let (mut left, mut right, dialer, acceptor) = pair(4096);
+    let (sent, mut back) = (pattern(1, 100_000), vec![0xee; 64]);
+    left.send(dialer, 1, &sent).unwrap();
+    for _ in 0..10 {
+        left.step();
+    }
+    right.receive(acceptor, 1, &mut back).unwrap();
+    let controls = control_words();
+    assert_eq!(controls.len(), 2, "one mapping on each side");
+    // Head, tail and the request for room; the word that says `closed` is left alone.
+    scribble(controls[0], &[0xff; 300]);
+    left.step();
+    right.step();
+    for (side, channel) in [(&left, dialer), (&right, acceptor)] {
+        let ended: Vec<Status> = side.done.iter().map(Completion::outcome).collect();
+        assert_eq!(ended, [Status::Internal; 2]);
+        let error = side.state(channel).unwrap_err();
+        assert!(error.message.contains("shared memory is corrupted"), "{error}");
+    }
+    assert!(back.iter().all(|byte| *byte == 0xee));
+}
+
+/// Whatever is written into the shared memory, nothing outside posted buffers is touched, and
+/// nothing crashes or hangs.
+fn scribbled() {
+    let mut state = 1_u64;
+    let mut random = |below: u64| {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    let mut failed = 0;
+    for round in 0..300 {
+        let (mut left, mut right, dialer, acceptor) = pair(4096);
+        let sent = pattern(round, 9000);
+        let mut back = vec![0xee; 3 * 9000];
+        for tag in 0..3 {
+            left.send(dialer, tag, &sent).unwrap();
+        }
+        right.receive(acceptor, 0, &mut back[9000..18_000]).unwrap();
+        for _ in 0..20 {
+            if random(3) == 0 {
+                // Words of the control blocks, or bytes of the ring and so of headers.
+                let address = control_words()[0];
+                if random(2) == 0 {
+                    let values = [0, 1, random(9000), u64::MAX, 1 << 63, random(1 << 40)];
+                    let value = values[random(6) as usize];
+                    scribble(address + 128 * random(8), &value.to_ne_bytes());
+                } else {
+                    scribble(address + 65_536 + random(4096), &[random(256) as u8; 64]);
+                }
+            }
+            left.step();
+            right.step();
+            if left.state(dialer).is_err() || right.state(acceptor).is_err() {
+                failed += 1;
+                break;
+            }
+        }
+        drop((left, right));
+        assert!(back[..9000].iter().chain(&back[18_000..]).all(|byte| *byte == 0xee));
+    }
+    assert!(failed > 100, "only {failed} channels noticed");
 }
