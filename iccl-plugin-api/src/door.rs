@@ -1,7 +1,7 @@
 //! The two doors of a plugin's `.so`, and what lies behind the Rust one.
 //!
 //! The symbols are defined here once for each image and open to the image's only plugin; see
-//! [`registry`](crate::registry). A host application has them too, where nobody looks for them.
+//! [`registry`]. A host application has them too, where nobody looks for them.
 
 use abi_stable::StableAbi;
 use abi_stable::library::{CheckTypeLayout, LibHeader, RootModule, RootModuleResult};

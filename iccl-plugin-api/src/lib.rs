@@ -1,4 +1,5 @@
 #![doc = include_str!("../README.md")]
+#![warn(missing_docs)]
 // `abi_stable`'s derive makes all of these; they are harmless and appear in this crate only.
 #![allow(non_local_definitions, non_camel_case_types, clippy::expl_impl_clone_on_copy)]
 

@@ -478,3 +478,45 @@ fn failures_say_what_they_are() {
     assert_eq!(status, Status::Panic.code());
     assert_eq!(error.message(), "panicked in nasty: a panic without words");
 }
+
+/// A plugin whose transport is another type than itself.
+struct Wrapper(Shaky);
+
+impl Plugin for Wrapper {
+    const NAME: &'static str = "wrapper";
+    const VERSION: &'static str = "1.0.0";
+    const VENDOR: &'static str = "tests";
+    const DESCRIPTION: &'static str = "has its transport inside";
+    fn probe(settings: &Settings<'_>) -> PluginResult<Self> {
+        Shaky::probe(settings).map(Self)
+    }
+}
+
+impl std::borrow::Borrow<Shaky> for Wrapper {
+    fn borrow(&self) -> &Shaky {
+        &self.0
+    }
+}
+
+crate::export_plugin! { plugin: Wrapper, transport: Shaky }
+
+#[test]
+fn a_family_may_be_another_type_than_the_plugin() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let plugin = registry::static_plugins().find(|plugin| plugin.name == "wrapper");
+    let table = (plugin.expect("the macro registers the plugin").table)();
+    // SAFETY: the macro registers a pointer to a static.
+    let view = unsafe { PluginView::new(table) }.expect("the tables are right");
+    assert_eq!(view.families(), tables::family::TRANSPORT);
+    let transport = view.transport().expect("a transport family");
+    let error = transport.facts().expect_err("not probed, and another plugin than the other");
+    assert_eq!(error.status, Status::InvalidArgument);
+    view.probe(None, &[]).expect("probed");
+    assert_eq!(transport.facts().expect("facts").name, "shaky");
+}
+
+#[test]
+fn an_image_with_two_plugins_opens_its_doors_to_neither() {
+    assert_eq!(registry::static_plugins().count(), 2);
+    assert!(registry::only_table().is_null());
+}

@@ -68,24 +68,30 @@ const POISONED: u8 = 2;
 
 impl<D: TransportDomain> DomainObject<D> {
     /// Takes the domain for one call, or says why it can't be had.
+    ///
+    /// That calls come one at a time is what the caller of the table promises. This finds out a call
+    /// from inside another one, and most calls from two threads; a read-modify-write would find all,
+    /// and cost more than the rest of a call.
     fn enter(&self) -> PluginResult<()> {
-        match self.state.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => Ok(()),
-            Err(POISONED) => Err(PluginError::new(
+        match self.state.load(Ordering::Relaxed) {
+            FREE => {
+                self.state.store(BUSY, Ordering::Relaxed);
+                Ok(())
+            }
+            POISONED => Err(PluginError::new(
                 Status::Panic,
                 "the domain is unusable since a call of it panicked",
             )),
-            Err(_) => {
-                Err(PluginError::invalid("two calls of one transport domain at the same time"))
-            }
+            _ => Err(PluginError::invalid("two calls of one transport domain at the same time")),
         }
     }
 }
 
-/// Runs one call of a domain. Allows one at a time, and none after a panic.
+/// Runs one call of a domain; none after a panic in one.
 ///
 /// # Safety
-/// `handle` came from [`open`] with the same `D` and was not closed.
+/// `handle` came from [`open`] with the same `D` and was not closed, and no other thread is in a call
+/// of this domain other than [`wake`].
 pub(super) unsafe fn domain_call<D: TransportDomain>(
     call: &'static str,
     handle: u64,
@@ -99,18 +105,18 @@ pub(super) unsafe fn domain_call<D: TransportDomain>(
         Ok(object) => object,
         Err(failure) => return report(error, &failure),
     };
-    // SAFETY: `enter` let this call in and keeps all others out until the state is free again.
+    // SAFETY: the caller promises that no other thread is inside, and `enter` that this one is not.
     let domain = unsafe { &mut *object.domain.get() };
     match catch_unwind(AssertUnwindSafe(|| body(domain))) {
         Ok(result) => {
-            object.state.store(FREE, Ordering::Release);
+            object.state.store(FREE, Ordering::Relaxed);
             match result {
                 Ok(status) => status.code(),
                 Err(failure) => report(error, &failure),
             }
         }
         Err(payload) => {
-            object.state.store(POISONED, Ordering::Release);
+            object.state.store(POISONED, Ordering::Relaxed);
             report_panic(call, error, payload)
         }
     }
@@ -401,7 +407,7 @@ unsafe extern "C" fn close<D: TransportDomain>(handle: u64, error: *mut ErrorInf
     guard("transport.close", error, || {
         // SAFETY: the caller passes an open domain.
         let object = unsafe { borrow_handle::<DomainObject<D>>(handle, "domain") }?;
-        if object.state.load(Ordering::Acquire) == BUSY {
+        if object.state.load(Ordering::Relaxed) == BUSY {
             return Err(PluginError::invalid("close while another call of the domain runs"));
         }
         // SAFETY: nobody is inside, and the caller uses the handle no more. `object` is not used
