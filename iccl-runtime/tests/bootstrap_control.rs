@@ -289,7 +289,7 @@ fn idler() {
     };
     let before = spent();
     std::thread::sleep(Duration::from_secs(1));
-    println!("\nspent {}", (spent() - before).as_millis());
+    println!("\nspent {}", spent().saturating_sub(before).as_millis());
     leave(job.into_iter().map(|b| Arc::into_inner(b).unwrap()).collect());
 }
 

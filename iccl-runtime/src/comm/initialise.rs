@@ -27,6 +27,9 @@ const DESCRIPTORS_TAG: u32 = u32::from_le_bytes(*b"rank");
 const INPUTS_TAG: u32 = u32::from_le_bytes(*b"inpt");
 const EVIDENCE_TAG: u32 = u32::from_le_bytes(*b"evid");
 
+/// The open transports.
+type Domains = Vec<Box<dyn Domain>>;
+
 /// Who joins, and where the others are met.
 pub(super) struct Joining {
     pub(super) rendezvous: Rendezvous,
@@ -80,7 +83,7 @@ impl<'a> Initialisation<'a> {
 
     fn finish(self) -> Result<Communicator> {
         let (rank, ranks) = (self.joining.rank, self.joining.ranks);
-        let mut domains = self.open_domains()?;
+        let mut domains = self.open_domains();
         let descriptors = self.exchange_descriptors(&mut domains)?;
         self.compare_settings(&descriptors)?;
         let first = plan(&descriptors, &self.settings, &Evidence::default())?;
@@ -111,14 +114,14 @@ impl<'a> Initialisation<'a> {
     }
 
     /// Opens every transport that may be used, listening.
-    fn open_domains(&self) -> Result<Vec<Box<dyn Domain>>> {
+    fn open_domains(&self) -> Domains {
         let config = &self.runtime.config;
         let key = self.bootstrap.key().derive("iccl data", &self.id.to_le_bytes());
         let interface =
             config.transport.interface.clone().unwrap_or(self.bootstrap.local_ip().to_string());
-        let mut domains: Vec<Box<dyn Domain>> = Vec::new();
+        let mut domains = Domains::new();
         if self.joining.ranks == 1 {
-            return Ok(domains);
+            return domains;
         }
         for transport in self.runtime.plugins.transports() {
             let opened = PluginDomain::open(
@@ -142,7 +145,7 @@ impl<'a> Initialisation<'a> {
                 }
             }
         }
-        Ok(domains)
+        domains
     }
 
     fn exchange_descriptors(&self, domains: &mut [Box<dyn Domain>]) -> Result<Vec<RankDescriptor>> {
@@ -312,7 +315,7 @@ fn wire(
     descriptors: &[RankDescriptor],
     domains: Vec<Box<dyn Domain>>,
     attached: &Attached,
-) -> Result<(Vec<Box<dyn Domain>>, Vec<Option<Link>>)> {
+) -> Result<(Domains, Vec<Option<Link>>)> {
     let chosen: Vec<Option<usize>> = descriptors
         .iter()
         .map(|peer| {

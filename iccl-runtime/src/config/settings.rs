@@ -17,7 +17,7 @@ use super::rules::{PlanRule, Rules, TIERS};
 use super::table::{Setting, no_variable, settings, variable};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+const DAY: Duration = Duration::from_hours(24);
 const KIB: u64 = 1 << 10;
 const GIB: u64 = 1 << 30;
 
@@ -159,7 +159,7 @@ settings! {
             /// machine is to play several.
             host_id: Option<String> = None; Optional(Text("a name")); r#""a""#; variable("ICCL_HOST_ID");
             /// How long all ranks together may take to come and to agree.
-            init_timeout: Duration = Duration::from_secs(60); Span(Duration::from_millis(100)..=DAY);
+            init_timeout: Duration = Duration::from_mins(1); Span(Duration::from_millis(100)..=DAY);
                 r#""5min""#; variable("ICCL_INIT_TIMEOUT");
             /// How long a connection may take to prove that it knows the job's secret.
             handshake_timeout: Duration = Duration::from_secs(5); Span(Duration::from_millis(10)..=DAY);
@@ -207,7 +207,7 @@ settings! {
             /// How long an operation may take before it ends with an error that names the rank it
             /// waits for. Ten minutes is what torch's NCCL process group waits: long enough for a rank
             /// that compiles kernels or writes a checkpoint between two collectives.
-            op_timeout: Duration = Duration::from_secs(600); Span(MILLISECOND..=DAY * 30); r#""30min""#;
+            op_timeout: Duration = Duration::from_mins(10); Span(MILLISECOND..=DAY * 30); r#""30min""#;
                 variable("ICCL_OP_TIMEOUT");
             /// After how long without progress a waiting operation says in the log whom it waits for.
             stall_warn: Duration = Duration::from_secs(10); Span(MILLISECOND..=DAY * 30); r#""1s""#;
