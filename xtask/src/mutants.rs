@@ -41,7 +41,11 @@ pub(crate) fn all(only: Option<&str>) -> Result<(), Failure> {
         write(&original.replace(mutant.find, mutant.replace))?;
         let outcome = judge(&copy, mutant);
         write(&original)?;
-        println!("{:<28} {}", mutant.name, outcome.as_ref().unwrap_or_else(|failure| &&*failure.0));
+        let told = match &outcome {
+            Ok(text) => text,
+            Err(Failure(text)) => text.as_str(),
+        };
+        println!("{:<28} {told}", mutant.name);
         if outcome.is_err() {
             survivors.push(mutant.name);
         }

@@ -356,6 +356,20 @@ fn every_all_reduce_algorithm_gives_the_sum_on_every_rank() {
     }
 }
 
+/// B001: an AVG is not a SUM, whatever carries it.
+#[test]
+fn b001_avg_is_divided_once_by_the_engine() {
+    for algorithm in [Algorithm::Direct, Algorithm::Owner] {
+        let (engines, _hub) = engines(3, Duration::from_secs(10));
+        let call = Call { algorithm, op: RedOp::Avg, ..ALL_REDUCE };
+        let expected: Vec<i64> = (0..1000).map(|at| at + 1000).collect();
+        for (outcome, received) in run(&engines, &same(call, 3)) {
+            outcome.unwrap_or_else(|error| panic!("{algorithm}: {error}"));
+            assert_eq!(received, expected, "{algorithm}");
+        }
+    }
+}
+
 #[test]
 fn operations_that_nobody_waits_for_go_on_and_may_be_awaited_in_reverse() {
     let (engines, _hub) = engines(2, Duration::from_secs(10));
