@@ -8,10 +8,9 @@ use iccl_plugin_api::sdk::{PluginError, PluginResult};
 use iccl_plugin_api::tables::{Completion, completion_kind};
 
 use crate::core::Core;
-use crate::dialer::{Dialer, digests_differ};
-use crate::framing::{IoList, Layout, Message, Mismatched, Receiver, Sender};
-use crate::greeting::Terms;
+use crate::framing::{IoList, Message, Mismatched, Receiver, Sender};
 use crate::newcomers::Arrival;
+use crate::opening::{Opened, Opening};
 use crate::poller::{Owner, Poller};
 use crate::socket::{Connection, failure, vitals};
 
@@ -33,30 +32,15 @@ pub(crate) struct Channel {
     lanes: Vec<Lane>,
     sender: Sender,
     receiver: Receiver,
-    /// Whether the peer has closed or broken a socket.
-    is_hung_up: bool,
 }
 
 #[derive(Debug)]
 enum State {
-    Dialing {
-        layout: Layout,
-        lanes: Vec<Dialing>,
-    },
-    Awaiting {
-        deadline: Instant,
-        arrived: Vec<Option<Lane>>,
-    },
+    Opening(Opening),
     Open,
     /// The peer has said that it will send no more, and has gone.
     Ended,
     Failed(PluginError),
-}
-
-#[derive(Debug)]
-enum Dialing {
-    Dialer(Box<Dialer>),
-    Done(Lane),
 }
 
 /// One socket of a channel.
@@ -90,30 +74,20 @@ pub(crate) struct Names {
 }
 
 impl Channel {
-    pub(crate) fn dial(names: Names, layout: Layout, dialers: Vec<Dialer>) -> Self {
-        let lanes = dialers.into_iter().map(|dialer| Dialing::Dialer(Box::new(dialer))).collect();
-        Self::new(names, true, State::Dialing { layout, lanes })
-    }
-
-    pub(crate) fn await_peer(names: Names, deadline: Instant) -> Self {
-        Self::new(names, false, State::Awaiting { deadline, arrived: Vec::new() })
-    }
-
-    fn new(names: Names, is_dialer: bool, state: State) -> Self {
+    pub(crate) fn new(names: Names, opening: Opening) -> Self {
         let Names { place, handle, peer, number, link_digest } = names;
         Self {
             place,
             handle,
             peer,
             number,
-            is_dialer,
+            is_dialer: matches!(opening, Opening::Dialing { .. }),
             is_active: false,
             link_digest,
-            state,
+            state: State::Opening(opening),
             lanes: Vec::new(),
             sender: Sender::new(),
             receiver: Receiver::new(),
-            is_hung_up: false,
         }
     }
 
@@ -123,159 +97,65 @@ impl Channel {
 
     // --- Opening -------------------------------------------------------------------------------
 
-    pub(crate) fn is_opening(&self) -> bool {
-        matches!(self.state, State::Dialing { .. } | State::Awaiting { .. })
-    }
-
-    pub(crate) fn is_ready_to_open(&self, poller: &Poller) -> bool {
+    /// The channel while it is not open yet.
+    pub(crate) fn opening(&self) -> Option<&Opening> {
         match &self.state {
-            State::Dialing { lanes, .. } => lanes.iter().any(|dialing| match dialing {
-                Dialing::Dialer(dialer) => dialer.is_ready(poller),
-                Dialing::Done(_) => false,
-            }),
-            _ => false,
-        }
-    }
-
-    /// When `step_opening` is to be called at the latest.
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        match &self.state {
-            State::Dialing { lanes, .. } => lanes
-                .iter()
-                .filter_map(|dialing| match dialing {
-                    Dialing::Dialer(dialer) => Some(dialer.next_deadline()),
-                    Dialing::Done(_) => None,
-                })
-                .min(),
-            State::Awaiting { deadline, .. } => Some(*deadline),
+            State::Opening(opening) => Some(opening),
             _ => None,
         }
     }
 
-    /// Moves the opening on. `last_dropped` helps to explain why a peer did not come.
+    /// Moves the opening on; see [`Opening::step`].
     pub(crate) fn step_opening(
         &mut self,
         core: &mut Core,
         now: Instant,
         last_dropped: Option<&str>,
     ) {
-        let who = self.who();
-        let error = match &mut self.state {
-            State::Dialing { lanes, .. } => {
-                let mut failed = None;
-                for slot in lanes.iter_mut() {
-                    let Dialing::Dialer(dialer) = slot else { continue };
-                    match dialer.step(core, now) {
-                        Ok(None) => {}
-                        Ok(Some(connection)) => {
-                            core.poller.set_owner(connection.token, Owner::Channel(self.place));
-                            *slot = Dialing::Done(Lane { connection, is_patient: false });
-                        }
-                        Err(error) => failed = failed.or(Some(error)),
-                    }
-                }
-                if failed.is_none() {
-                    self.open_if_all_dialed();
-                }
-                failed
-            }
-            State::Awaiting { deadline, arrived } if now >= *deadline => {
-                let have = arrived.iter().flatten().count();
-                let of = if arrived.is_empty() {
-                    String::new()
-                } else {
-                    format!(" ({have} of {} sockets came)", arrived.len())
-                };
-                let dropped = last_dropped
-                    .map(|text| format!("; the last connection that was dropped was {text}"))
-                    .unwrap_or_default();
-                let within = core.identity.connect_timeout;
-                let text =
-                    format!("{who}: the peer did not connect within {within:?}{of}{dropped}");
-                Some(PluginError::new(Status::Timeout, text))
-            }
-            _ => None,
-        };
-        if let Some(error) = error {
-            self.fail(core, error);
-        } else if self.is_hung_up {
-            self.move_bytes(core, true);
+        let (who, owner) = (self.who(), Owner::Channel(self.place));
+        if let State::Opening(opening) = &mut self.state {
+            let opened = opening.step(&who, owner, core, now, last_dropped);
+            self.be_opened(opened, core);
         }
     }
 
-    fn open_if_all_dialed(&mut self) {
-        let State::Dialing { layout, lanes } = &mut self.state else { return };
-        if lanes.iter().all(|dialing| matches!(dialing, Dialing::Done(_))) {
-            let layout = *layout;
-            let done = lanes.drain(..).filter_map(|dialing| match dialing {
-                Dialing::Done(lane) => Some(lane),
-                Dialing::Dialer(_) => None,
-            });
-            self.lanes = done.collect();
-            self.open(layout);
-        }
-    }
-
-    /// Takes a connection of the peer that has proved itself, and answers it. Gives the connection
-    /// back with a reason if there is no use for it.
+    /// Takes a connection of the peer; see [`Opening::attach`].
     pub(crate) fn attach(
         &mut self,
         arrival: Arrival,
         core: &mut Core,
     ) -> Result<(), (Connection, String)> {
-        let Arrival { connection, mut greeting, terms, .. } = arrival;
-        let lane = terms.lane as usize;
-        let State::Awaiting { arrived, .. } = &mut self.state else {
-            return Err((connection, "the channel is connected already or has failed".to_owned()));
+        let (who, owner) = (self.who(), Owner::Channel(self.place));
+        let State::Opening(opening) = &mut self.state else {
+            let reason = "the channel is connected already or has failed".to_owned();
+            return Err((arrival.connection, reason));
         };
-        if arrived.is_empty() {
-            arrived.resize_with(terms.layout.lanes as usize, || None);
-        }
-        if arrived.len() != terms.layout.lanes as usize {
-            return Err((connection, "it counts the channel's sockets differently".to_owned()));
-        }
-        let ours = Terms { link_digest: self.link_digest, ..terms };
-        greeting.answer(ours);
-        let answer = greeting.output().to_vec();
-        let told = match connection.send_bytes(&answer, &mut core.poller) {
-            Ok(Some(bytes)) if bytes == answer.len() as u64 => Ok(()),
-            // The socket is empty, so there is room for a few bytes.
-            Ok(_) => Err(io::Error::from_raw_os_error(libc::ENOBUFS)),
-            Err(error) => Err(error),
-        };
-        core.poller.set_owner(connection.token, Owner::Channel(self.place));
-        let before = arrived[lane].replace(Lane { connection, is_patient: false });
-        if let Some(before) = before {
-            // The peer gave that one up, else it would not have dialed again.
-            before.connection.close(&mut core.poller);
-        }
-        if terms.link_digest != self.link_digest {
-            let error = digests_differ(&self.who(), self.link_digest, terms.link_digest);
-            self.fail(core, error);
-        } else if let Err(error) = told {
-            let error = failure(&self.who(), &error);
-            self.fail(core, error);
-        } else if arrived.iter().all(Option::is_some) {
-            self.lanes = arrived.drain(..).flatten().collect();
-            self.open(terms.layout);
-            if self.is_hung_up {
-                self.move_bytes(core, true);
-            }
-        }
+        let opened = opening.attach(&who, owner, self.link_digest, arrival, core)?;
+        self.be_opened(opened, core);
         Ok(())
     }
 
-    fn open(&mut self, layout: Layout) {
-        self.sender.set_layout(layout);
-        self.receiver.set_layout(layout);
-        self.state = State::Open;
+    fn be_opened(&mut self, opened: Opened, core: &mut Core) {
+        match opened {
+            Opened::NotYet => {}
+            Opened::Failed(error) => self.fail(core, error),
+            Opened::Open(connections, layout) => {
+                let lane = |connection| Lane { connection, is_patient: false };
+                self.lanes = connections.into_iter().map(lane).collect();
+                self.sender.set_layout(layout);
+                self.receiver.set_layout(layout);
+                self.state = State::Open;
+                // The peer may have gone meanwhile, of which there will be no more news.
+                self.move_bytes(core, false);
+            }
+        }
     }
 
     /// # Errors
     /// Why the channel is of no use.
     pub(crate) fn state(&self) -> PluginResult<bool> {
         match &self.state {
-            State::Dialing { .. } | State::Awaiting { .. } => Ok(false),
+            State::Opening(_) => Ok(false),
             State::Open => Ok(true),
             State::Ended => Err(self.peer_has_closed()),
             State::Failed(error) => Err(error.clone()),
@@ -326,7 +206,7 @@ impl Channel {
             return;
         }
         // What a peer said before it went is heard before a send to it fails.
-        let moved = if self.is_hung_up {
+        let moved = if self.is_hung_up(&core.poller) {
             self.receive(core, is_eager).and_then(|()| self.send(core))
         } else {
             self.send(core).and_then(|()| self.receive(core, is_eager))
@@ -337,10 +217,9 @@ impl Channel {
         }
     }
 
-    /// Takes note that the peer has closed or broken a socket.
-    pub(crate) fn hang_up(&mut self, core: &mut Core) {
-        self.is_hung_up = true;
-        self.move_bytes(core, true);
+    /// Whether the peer has closed or broken a socket.
+    fn is_hung_up(&self, poller: &Poller) -> bool {
+        self.lanes.iter().any(|lane| poller.is_hung_up(lane.connection.token))
     }
 
     fn send(&mut self, core: &mut Core) -> Result<(), Trouble> {
@@ -400,7 +279,8 @@ impl Channel {
 
     /// Finds out, once the peer has hung up, whether it said so before.
     fn look_for_the_end(&mut self, core: &mut Core) -> Result<(), Trouble> {
-        while self.is_hung_up && !self.receiver.has_ended() && !self.receiver.wants(0) {
+        while self.is_hung_up(&core.poller) && !self.receiver.has_ended() && !self.receiver.wants(0)
+        {
             let mut list = IoList::new();
             self.receiver.room(0, &mut list);
             if list.is_empty() {
@@ -522,23 +402,15 @@ impl Channel {
     }
 
     fn close_sockets(&mut self, poller: &mut Poller) {
-        let mut lanes = std::mem::take(&mut self.lanes);
-        match &mut self.state {
-            State::Dialing { lanes: dialing, .. } => {
-                for dialing in dialing.drain(..) {
-                    match dialing {
-                        Dialing::Dialer(mut dialer) => dialer.hang_up(poller),
-                        Dialing::Done(lane) => lanes.push(lane),
-                    }
-                }
-            }
-            State::Awaiting { arrived, .. } => lanes.extend(arrived.drain(..).flatten()),
-            State::Open | State::Ended | State::Failed(_) => {}
+        let lanes = std::mem::take(&mut self.lanes);
+        let mut connections: Vec<_> = lanes.into_iter().map(|lane| lane.connection).collect();
+        if let State::Opening(opening) = &mut self.state {
+            connections.extend(opening.give_up(poller));
         }
-        for lane in lanes {
+        for connection in connections {
             // A forked child may hold the socket open as well: the peer is to see the end now.
-            let _ = lane.connection.socket.shutdown(std::net::Shutdown::Both);
-            lane.connection.close(poller);
+            let _ = connection.socket.shutdown(std::net::Shutdown::Both);
+            connection.close(poller);
         }
     }
 

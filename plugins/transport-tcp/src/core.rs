@@ -24,6 +24,13 @@ pub(crate) struct Identity {
     pub(crate) connect_timeout: Duration,
 }
 
+impl Identity {
+    /// Whether an address is one of this host, as far as this domain can know.
+    pub(crate) fn is_same_host(&self, peer: SocketAddr) -> bool {
+        peer.ip().is_loopback() || peer.ip() == self.here.ip()
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) identity: Identity,

@@ -134,7 +134,8 @@ impl Dialer {
         self.attempts += 1;
         let address = self.address();
         let source = source_for(core.identity.here, address);
-        let connection = connect(source, address, &core.identity.settings)
+        let is_same_host = core.identity.is_same_host(address);
+        let connection = connect(source, address, is_same_host, &core.identity.settings)
             .and_then(|socket| Connection::register(socket, &mut core.poller, Owner::Newcomer));
         match connection {
             Ok(connection) => {

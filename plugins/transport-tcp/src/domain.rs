@@ -23,6 +23,7 @@ use crate::dialer::Dialer;
 use crate::framing::Message;
 use crate::greeting::Terms;
 use crate::newcomers::{Arrival, Newcomers};
+use crate::opening::Opening;
 use crate::parting::Parting;
 use crate::poller::{Owner, Poller};
 use crate::settings::TcpSettings;
@@ -172,7 +173,7 @@ impl TcpDomain {
         self.parting.retain_mut(|parting| !parting.step(poller, now));
         while let Some(place) = self.core.poller.next_hung_up() {
             if let Some(channel) = self.channels.get_mut(place).and_then(Option::as_deref_mut) {
-                channel.hang_up(&mut self.core);
+                channel.move_bytes(&mut self.core, true);
             }
         }
         if self.next_checkup.is_some_and(|checkup| now >= checkup) {
@@ -188,7 +189,7 @@ impl TcpDomain {
         opening.retain(|&place| {
             let Some(channel) = channels[place].as_deref_mut() else { return false };
             channel.step_opening(core, now, newcomers.last_dropped());
-            channel.is_opening()
+            channel.opening().is_some()
         });
     }
 
@@ -228,14 +229,16 @@ impl TcpDomain {
                 .opening
                 .iter()
                 .filter_map(channel)
-                .any(|channel| channel.is_ready_to_open(poller))
+                .filter_map(Channel::opening)
+                .any(|opening| opening.is_ready(poller))
     }
 
     /// When `progress` is to be called at the latest.
     fn next_deadline(&self) -> Option<Instant> {
         let opening = self.opening.iter().filter_map(|&place| self.channels[place].as_deref());
         opening
-            .filter_map(Channel::next_deadline)
+            .filter_map(Channel::opening)
+            .filter_map(Opening::next_deadline)
             .chain(self.parting.iter().map(Parting::deadline))
             .chain(self.newcomers.next_deadline())
             .chain(self.next_checkup)
@@ -294,9 +297,8 @@ impl TransportDomain for TcpDomain {
         let now = Instant::now();
         let timeout = identity.connect_timeout;
         let addresses = if dial { address::decode(address, identity.here)? } else { Vec::new() };
-        let is_here =
-            |peer: &SocketAddr| peer.ip().is_loopback() || peer.ip() == identity.here.ip();
-        let layout = identity.settings.layout(addresses.iter().all(is_here));
+        let is_same_host = addresses.iter().all(|&peer| identity.is_same_host(peer));
+        let layout = identity.settings.layout(is_same_host);
         let dialers: Vec<_> = if dial {
             let (dialer, acceptor) = (u64::from(identity.rank), u64::from(peer));
             let claim = Claim { dialer, acceptor, channel: number };
@@ -314,12 +316,9 @@ impl TransportDomain for TcpDomain {
         }
         let (place, handle) = self.new_place();
         let names = Names { place, handle, peer, number, link_digest };
-        let channel = if dial {
-            Channel::dial(names, layout, dialers)
-        } else {
-            Channel::await_peer(names, now + timeout)
-        };
-        self.channels[place] = Some(Box::new(channel));
+        let opening =
+            if dial { Opening::dial(layout, dialers) } else { Opening::await_peer(now + timeout) };
+        self.channels[place] = Some(Box::new(Channel::new(names, opening)));
         self.by_name.insert(name, place);
         self.opening.push(place);
         if !dial {

@@ -1,9 +1,9 @@
 //! The TCP transport of iccl. See the README beside the manifest for what travels and why.
 //!
-//! * [`framing`]: what the bytes on a channel's sockets mean; no sockets.
-//! * [`greeting`]: how a connection begins; no sockets.
-//! * `domain`, `channel`: what the runtime sees. `dialer`, `newcomers`, `parting`: how connections
-//!   come and go. `socket`, `poller`, `address`: the operating system.
+//! * `domain`, `channel`: what the runtime sees.
+//! * `framing`, `greeting`: what the bytes mean, without sockets. `greet` drives the latter.
+//! * `opening`, `dialer`, `newcomers`, `parting`: how connections come and go.
+//! * `socket`, `poller`, `address`: the operating system.
 
 mod address;
 mod channel;
@@ -14,6 +14,7 @@ mod framing;
 mod greet;
 mod greeting;
 mod newcomers;
+mod opening;
 mod parting;
 mod poller;
 mod settings;

@@ -130,9 +130,9 @@ impl Newcomers {
                     return;
                 }
             };
-            let peer = from.unwrap_or(core.identity.here);
+            let is_same_host = from.is_some_and(|from| core.identity.is_same_host(from));
             // It fails for a connection that is already broken, which is its peer's affair.
-            let ready = prepare(&socket, peer, &core.identity.settings);
+            let ready = prepare(&socket, is_same_host, &core.identity.settings);
             let registered = ready
                 .and_then(|()| Connection::register(socket, &mut core.poller, Owner::Newcomer));
             let connection = match registered {

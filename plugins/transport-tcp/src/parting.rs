@@ -13,8 +13,9 @@ use crate::socket::Connection;
 /// How long a peer has to close its side.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Most bytes thrown away in one go.
+/// Most bytes thrown away by one call, and most calls in one go.
 const SCRATCH_BYTES: usize = 64 * 1024;
+const TURNS: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct Parting {
@@ -42,21 +43,23 @@ impl Parting {
     }
 
     pub(crate) fn is_ready(&self, poller: &Poller) -> bool {
-        self.connections.iter().any(|connection| poller.is_readable(connection.token))
-            || (!self.has_shut_down && poller.is_writable(self.connections[0].token))
+        if self.has_shut_down {
+            self.connections.iter().any(|connection| poller.is_readable(connection.token))
+        } else {
+            poller.is_writable(self.connections[0].token)
+        }
     }
 
     /// Moves on; true when all is over and the sockets are closed.
     pub(crate) fn step(&mut self, poller: &mut Poller, now: Instant) -> bool {
-        let is_over = match self.say_farewell(poller).and_then(|()| self.hear_out(poller)) {
-            Ok(has_closed) => has_closed && self.has_shut_down,
-            Err(_) => true,
-        };
-        if is_over || now >= self.deadline {
-            self.close(poller);
-            return true;
+        let is_broken = self.say_farewell(poller).is_err();
+        if self.has_shut_down {
+            self.hear_out(poller);
         }
-        false
+        if is_broken || now >= self.deadline {
+            self.close(poller);
+        }
+        self.connections.is_empty()
     }
 
     pub(crate) fn close(&mut self, poller: &mut Poller) {
@@ -84,22 +87,21 @@ impl Parting {
         Ok(())
     }
 
-    /// Whether the peer has closed all of its side.
-    fn hear_out(&mut self, poller: &mut Poller) -> io::Result<bool> {
+    /// Throws away what the peer still says, and closes the sockets that it has closed.
+    fn hear_out(&mut self, poller: &mut Poller) {
         let mut scratch = vec![0; SCRATCH_BYTES];
-        let mut open = 0;
-        for connection in &self.connections {
-            for turn in 0.. {
-                match connection.receive_bytes(&mut scratch, poller)? {
-                    Some(0) => break,
-                    Some(_) if turn < 16 => {}
-                    Some(_) | None => {
-                        open += 1;
-                        break;
-                    }
-                }
+        for connection in std::mem::take(&mut self.connections) {
+            let is_over =
+                (0..TURNS).find_map(|_| match connection.receive_bytes(&mut scratch, poller) {
+                    Ok(Some(0)) | Err(_) => Some(true),
+                    Ok(Some(_)) => None,
+                    Ok(None) => Some(false),
+                });
+            if is_over == Some(true) {
+                connection.close(poller);
+            } else {
+                self.connections.push(connection);
             }
         }
-        Ok(open == 0)
     }
 }

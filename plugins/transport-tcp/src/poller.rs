@@ -111,6 +111,10 @@ impl Poller {
         self.registered[token.0].is_some_and(|registered| registered.writable)
     }
 
+    pub(crate) fn is_hung_up(&self, token: Token) -> bool {
+        self.registered[token.0].is_some_and(|registered| registered.hung_up)
+    }
+
     /// Takes note that a read found less than it asked for. After a hang-up it stays readable, so
     /// that the end of the stream is found.
     pub(crate) fn is_drained(&mut self, token: Token) {

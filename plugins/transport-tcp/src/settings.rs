@@ -45,8 +45,8 @@ pub(crate) const SPECS: &[SettingSpec] = &[
         "congestion",
         "string",
         "auto",
-        "Congestion control by its kernel name; `system` leaves the system's; `auto` is `cubic` on \
-         loopback, where pacing only costs, and `system` elsewhere.",
+        "Congestion control by its kernel name; `system` leaves the system's; `auto` is `cubic` to \
+         peers on this host, where pacing only costs, and `system` elsewhere.",
     ),
     setting(
         "send_buffer",

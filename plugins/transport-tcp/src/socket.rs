@@ -144,10 +144,11 @@ pub(crate) fn listen(address: SocketAddr, settings: &TcpSettings) -> io::Result<
 pub(crate) fn connect(
     source: Option<SocketAddr>,
     peer: SocketAddr,
+    is_same_host: bool,
     settings: &TcpSettings,
 ) -> io::Result<Socket> {
     let socket = new_socket(peer)?;
-    prepare(&socket, peer, settings)?;
+    prepare(&socket, is_same_host, settings)?;
     if let Some(mut source) = source {
         source.set_port(0);
         socket.bind(&SockAddr::from(source))?;
@@ -168,8 +169,12 @@ fn new_socket(address: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Sets what a data connection needs; `peer` is at its other end.
-pub(crate) fn prepare(socket: &Socket, peer: SocketAddr, settings: &TcpSettings) -> io::Result<()> {
+/// Sets what a data connection needs.
+pub(crate) fn prepare(
+    socket: &Socket,
+    is_same_host: bool,
+    settings: &TcpSettings,
+) -> io::Result<()> {
     socket.set_nonblocking(true)?;
     socket.set_tcp_nodelay(true)?;
     set_buffers(socket, settings)?;
@@ -186,7 +191,7 @@ pub(crate) fn prepare(socket: &Socket, peer: SocketAddr, settings: &TcpSettings)
         Congestion::System => Ok(()),
         Congestion::Named(name) => socket.set_tcp_congestion(name.as_bytes()),
         Congestion::Auto => {
-            if peer.ip().is_loopback() {
+            if is_same_host {
                 // Where there is no cubic, the system's choice is as good.
                 let _ = socket.set_tcp_congestion(b"cubic");
             }
@@ -302,7 +307,7 @@ mod tests {
         let address: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let listener = listen(address, &settings).unwrap();
         let peer = listener.local_addr().unwrap().as_socket().unwrap();
-        let socket = connect(Some(address), peer, &settings).unwrap();
+        let socket = connect(Some(address), peer, true, &settings).unwrap();
         assert!(socket.tcp_nodelay().unwrap());
         assert!(socket.nonblocking().unwrap());
         assert!(socket.keepalive().unwrap());
@@ -316,6 +321,6 @@ mod tests {
         assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
         let unknown = Settings::new(vec![("congestion", "no-such-thing")]);
         let unknown = TcpSettings::from(&unknown).unwrap();
-        assert!(connect(None, peer, &unknown).is_err());
+        assert!(connect(None, peer, true, &unknown).is_err());
     }
 }
