@@ -13,14 +13,15 @@ use crate::topology::{
 };
 use crate::{Error, ErrorKind, Result};
 
-/// Describes a rank with its open domains. A transport that is loaded but could not be opened is
-/// described as such, so that the plan can say so.
+/// Describes a rank with its open domains, or with none in a dry run, where every transport counts as
+/// usable. A transport that is loaded but could not be opened is described as such, so that the plan
+/// can say so.
 pub(super) fn describe(
     rank: u32,
     host: &HostIdentity,
     device: &Device,
     plugins: &PluginSet,
-    domains: &mut [Box<dyn Domain>],
+    mut domains: Option<&mut [Box<dyn Domain>]>,
     agreed: &[(String, String)],
 ) -> Result<RankDescriptor> {
     let facts = device.facts();
@@ -28,8 +29,14 @@ pub(super) fn describe(
         .transports()
         .iter()
         .map(|transport| {
-            let domain = domains.iter_mut().find(|domain| domain.name() == transport.tier());
-            let address = domain.map(|domain| domain.address()).transpose()?;
+            let address = match &mut domains {
+                None => Some(Vec::new()),
+                Some(domains) => domains
+                    .iter_mut()
+                    .find(|domain| domain.name() == transport.tier())
+                    .map(|domain| domain.address())
+                    .transpose()?,
+            };
             let (facts, abi) = (transport.facts(), transport.plugin().abi());
             let mut text = TransportFacts {
                 name: transport.tier().to_owned(),

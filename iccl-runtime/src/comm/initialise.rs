@@ -156,7 +156,7 @@ impl<'a> Initialisation<'a> {
             &host,
             self.runtime.device()?,
             &self.runtime.plugins,
-            domains,
+            Some(domains),
             &self.settings.agreed,
         )?;
         let bytes = descriptor.encode().map_err(not_encoded)?;

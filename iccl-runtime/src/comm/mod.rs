@@ -11,6 +11,7 @@ mod communicator;
 mod control;
 mod describe;
 mod device;
+mod dry_run;
 mod element;
 mod handle;
 mod initialise;

@@ -232,7 +232,7 @@ impl RuntimeInner {
         };
         if candidates.is_empty() {
             let name = if backend == AUTO { "host" } else { backend };
-            return Err(self.plugins.missing(name, "device.backend asks for it"));
+            return Err(self.plugins.missing(name, "device.backend"));
         }
         let local_rank = self.config.bootstrap.local_rank.unwrap_or(0) as usize;
         Ok(candidates[local_rank % candidates.len()])

@@ -16,8 +16,10 @@ use super::sources::{Environment, Sources};
 use super::suggest::{nearest, same_name, unknown_key};
 use super::table::Setting;
 
-/// Names the configuration file. The only `ICCL_*` variable that is no setting.
-pub(super) const CONFIG_VARIABLE: &str = "ICCL_CONFIG";
+/// Names the configuration file.
+pub const CONFIG_VARIABLE: &str = "ICCL_CONFIG";
+/// `ICCL_*` variables that are no settings: that one, and the name that a launcher gives the job.
+const OTHER_VARIABLES: [&str; 2] = [CONFIG_VARIABLE, "ICCL_JOB_ID"];
 /// The file that is read where none is named, if it is there.
 pub(super) const CONFIG_FILE: &str = "iccl.toml";
 /// No configuration is longer; a device or an endless pipe is.
@@ -206,7 +208,7 @@ impl Loader<'_> {
             self.assign(setting, &self.word(value, origin));
         }
         let known = || {
-            SETTINGS.iter().filter_map(|setting| setting.reach.environment).chain([CONFIG_VARIABLE])
+            SETTINGS.iter().filter_map(|setting| setting.reach.environment).chain(OTHER_VARIABLES)
         };
         for name in environment.names().filter(|name| name.starts_with("ICCL_")) {
             if known().any(|variable| variable == name) {

@@ -26,6 +26,7 @@ mod units;
 
 pub use algorithm::{AlgorithmChoice, AlgorithmRange};
 pub use codec::Secret;
+pub use load::CONFIG_VARIABLE;
 pub use plugin_tables::PluginTables;
 pub(crate) use plugin_tables::plugin_value;
 pub use provenance::Provenance;

@@ -225,8 +225,16 @@ impl PluginSet {
     /// `PluginMissing` if a required plugin is not active; as [`PluginSet::discover`].
     pub fn load(config: &Config) -> Result<Self> {
         let set = Self::discover(config)?;
-        super::require::check(&set, config)?;
+        set.check_required(config)?;
         Ok(set)
+    }
+
+    /// Sees that every plugin that the configuration requires is active.
+    ///
+    /// # Errors
+    /// `PluginMissing`, with where it was looked for and what was seen.
+    pub fn check_required(&self, config: &Config) -> Result<()> {
+        super::require::check(self, config)
     }
 
     /// As [`PluginSet::load`], but does not mind that a required plugin is missing: for commands

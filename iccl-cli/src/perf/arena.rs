@@ -1,0 +1,75 @@
+//! A buffer with guard zones on both sides, which nothing may write to.
+
+use iccl_runtime::comm::{Buffer, Device};
+
+use super::pattern::Pattern;
+use crate::failure::Result;
+
+/// The bytes on each side. A multiple of every alignment that matters.
+const GUARD_BYTES: u64 = 256;
+
+const GUARD_VALUE: u8 = 0xc3;
+
+/// Memory for vectors up to some length.
+pub(super) struct Arena {
+    whole: Buffer,
+}
+
+impl Arena {
+    pub(super) fn new(device: &Device, most_bytes: u64) -> Result<Self> {
+        Ok(Self { whole: device.allocate::<u8>((most_bytes + 2 * GUARD_BYTES) as usize)? })
+    }
+
+    /// The place of a vector of `bytes`.
+    pub(super) fn vector(&self, bytes: u64) -> Result<Buffer> {
+        Ok(self.whole.slice(GUARD_BYTES, bytes)?)
+    }
+
+    /// Writes a vector, and both guards.
+    pub(super) fn write(&self, bytes: u64, pattern: &Pattern) -> Result<()> {
+        let vector = self.vector(bytes)?;
+        for (offset, piece) in pattern.pieces() {
+            vector.write(offset as usize, piece)?;
+        }
+        self.guard(bytes)
+    }
+
+    /// Writes a vector of which no element is right.
+    pub(super) fn poison(&self, bytes: u64, expected: &Pattern) -> Result<()> {
+        let vector = self.vector(bytes)?;
+        for (offset, piece) in expected.pieces() {
+            let opposite: Vec<u8> = piece.iter().map(|byte| !byte).collect();
+            vector.write(offset as usize, &opposite)?;
+        }
+        self.guard(bytes)
+    }
+
+    fn guard(&self, bytes: u64) -> Result<()> {
+        let guard = [GUARD_VALUE; GUARD_BYTES as usize];
+        self.whole.write(0, &guard)?;
+        Ok(self.whole.write((GUARD_BYTES + bytes) as usize, &guard)?)
+    }
+
+    /// How many elements are not as they should be; bytes of the guards count as elements.
+    pub(super) fn wrong(
+        &self,
+        bytes: u64,
+        expected: &Pattern,
+        format: Option<super::encode::Format>,
+    ) -> Result<u64> {
+        let vector = self.vector(bytes)?;
+        let mut found = Vec::new();
+        let mut wrong = 0;
+        for (offset, piece) in expected.pieces() {
+            found.resize(piece.len(), 0);
+            vector.read_into(offset as usize, &mut found)?;
+            wrong += expected.wrong(piece, &found, format);
+        }
+        let mut guards = [0_u8; 2 * GUARD_BYTES as usize];
+        let (before, behind) = guards.split_at_mut(GUARD_BYTES as usize);
+        self.whole.read_into(0, before)?;
+        self.whole.read_into((GUARD_BYTES + bytes) as usize, behind)?;
+        let trampled = guards.iter().filter(|byte| **byte != GUARD_VALUE).count();
+        Ok(wrong + trampled as u64)
+    }
+}

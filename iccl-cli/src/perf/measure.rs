@@ -1,0 +1,227 @@
+//! One row: time and verification of one case at one size, out of place and in place.
+
+use std::time::{Duration, Instant};
+
+use iccl_runtime::comm::{Buffer, Communicator, Handle};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::arena::Arena;
+use super::benchmark::{Case, Operation, Streams};
+use super::oracle::Oracle;
+use super::pattern::Pattern;
+use super::team::Team;
+use crate::failure::Result;
+
+/// How it is measured.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Effort {
+    pub(super) warmup: u32,
+    pub(super) iterations: u32,
+    /// Verified iterations for each placement.
+    pub(super) checks: u32,
+    /// Waits for each operation before the next is enqueued.
+    pub(super) blocking: bool,
+    pub(super) out_of_place: bool,
+    pub(super) in_place: bool,
+}
+
+/// What was measured for one placement.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Measurement {
+    /// The slowest rank's average.
+    pub(super) time: Duration,
+    /// Wrong elements over all ranks and verified iterations; `None` if nothing was verified.
+    pub(super) wrong: Option<u64>,
+}
+
+/// Everything that stays the same from row to row.
+pub(super) struct Bench<'a> {
+    communicator: &'a Communicator,
+    team: Team<'a>,
+    streams: Streams,
+    send: Arena,
+    receive: Arena,
+    effort: Effort,
+    wide_sums: bool,
+    /// Whether all ranks read the same monotonic clock.
+    is_one_clock: bool,
+    /// Grows with each verified iteration, on all ranks alike.
+    round: u64,
+    /// Wrong elements on this rank.
+    wrong_here: u64,
+}
+
+impl<'a> Bench<'a> {
+    pub(super) fn new(
+        communicator: &'a Communicator,
+        effort: Effort,
+        most_bytes: u64,
+        wide_sums: bool,
+    ) -> Result<Self> {
+        let device = communicator.device();
+        let team = Team::new(communicator)?;
+        let kernel = kernel_number();
+        let is_one_clock = team.largest(kernel)? == kernel && team.smallest(kernel)? == kernel;
+        let is_one_clock = team.smallest(u64::from(is_one_clock))? == 1;
+        Ok(Self {
+            communicator,
+            team,
+            streams: Streams { main: communicator.stream().clone(), receiving: device.stream()? },
+            send: Arena::new(device, most_bytes)?,
+            receive: Arena::new(device, most_bytes)?,
+            effort,
+            wide_sums,
+            is_one_clock,
+            round: 0,
+            wrong_here: 0,
+        })
+    }
+
+    pub(super) fn is_first(&self) -> bool {
+        self.team.is_first()
+    }
+
+    /// Wrong elements that this rank saw itself, whatever the others say.
+    pub(super) fn wrong_here(&self) -> u64 {
+        self.wrong_here
+    }
+
+    /// Measures `count` elements; one measurement for each placement that there is.
+    pub(super) fn row(
+        &mut self,
+        case: &Case,
+        count: u64,
+    ) -> Result<(Option<Measurement>, Option<Measurement>)> {
+        let can_be_in_place = case.operation.can_be_in_place();
+        let out_of_place = self.effort.out_of_place || !can_be_in_place;
+        let in_place = self.effort.in_place && can_be_in_place;
+        let out_of_place = out_of_place.then(|| self.measure(case, count, false)).transpose()?;
+        let in_place = in_place.then(|| self.measure(case, count, true)).transpose()?;
+        Ok((out_of_place, in_place))
+    }
+
+    fn measure(&mut self, case: &Case, count: u64, in_place: bool) -> Result<Measurement> {
+        let bytes = count * case.dtype.size_bytes() as u64;
+        let receive = self.receive.vector(bytes)?;
+        let send = if in_place { receive.clone() } else { self.send.vector(bytes)? };
+        for _ in 0..self.effort.warmup {
+            self.wait(self.enqueue(case, &send, &receive, count)?)?;
+        }
+        self.team.meet()?;
+        let started = Instant::now();
+        let mut last = Vec::new();
+        for _ in 0..self.effort.iterations {
+            let handles = self.enqueue(case, &send, &receive, count)?;
+            if self.effort.blocking {
+                self.wait(handles)?;
+            } else {
+                last = handles;
+            }
+        }
+        // Streams keep the order, so the last ones are over when all are.
+        self.wait(last)?;
+        let time = started.elapsed() / self.effort.iterations.max(1);
+        let time = self.team.slowest(time)?;
+        let mut wrong = (self.effort.checks > 0).then_some(0);
+        for _ in 0..self.effort.checks {
+            let seen = if case.operation == Operation::Barrier {
+                self.verify_barrier(case)?
+            } else {
+                Some(self.verify(case, count, in_place)?)
+            };
+            self.wrong_here += seen.unwrap_or(0);
+            let all = self.team.sum(seen.unwrap_or(0))?;
+            wrong = seen.and(wrong).map(|before| before + all);
+        }
+        Ok(Measurement { time, wrong })
+    }
+
+    fn enqueue(
+        &self,
+        case: &Case,
+        send: &Buffer,
+        receive: &Buffer,
+        count: u64,
+    ) -> Result<Vec<Handle>> {
+        Ok(case.enqueue(self.communicator, &self.streams, send, receive, count)?)
+    }
+
+    fn wait(&self, handles: Vec<Handle>) -> Result<()> {
+        handles.iter().try_for_each(Handle::wait)?;
+        Ok(())
+    }
+
+    /// Runs it once on new inputs and poisoned outputs. Gives the wrong elements on this rank.
+    fn verify(&mut self, case: &Case, count: u64, in_place: bool) -> Result<u64> {
+        self.round += 1;
+        let (rank, ranks) = (self.communicator.rank(), self.communicator.ranks());
+        let oracle = Oracle {
+            dtype: case.dtype,
+            task: case.task(rank, ranks),
+            ranks,
+            round: self.round,
+            wide_sums: self.wide_sums,
+        };
+        let element_bytes = case.dtype.size_bytes();
+        let bytes = count * element_bytes as u64;
+        let pattern =
+            |value: &dyn Fn(u64) -> u64| Pattern::new(count as usize, element_bytes, value);
+        let input = pattern(&|place| oracle.input(rank, place));
+        let output = pattern(&|place| oracle.output(place));
+        let is_input = in_place && case.root.is_none_or(|root| root == rank);
+        if is_input {
+            self.receive.write(bytes, &input)?;
+        } else {
+            self.send.write(bytes, &input)?;
+            self.receive.poison(bytes, &output)?;
+        }
+        let receive = self.receive.vector(bytes)?;
+        let send = if in_place { receive.clone() } else { self.send.vector(bytes)? };
+        self.wait(self.enqueue(case, &send, &receive, count)?)?;
+        let mut wrong = self.receive.wrong(bytes, &output, oracle.computed_format())?;
+        if !is_input {
+            // What was sent is as it was.
+            wrong += self.send.wrong(bytes, &input, None)?;
+        }
+        Ok(wrong)
+    }
+
+    /// One rank, each time another, comes late: nobody may have passed before it came. `None` where
+    /// the ranks' clocks cannot be compared.
+    fn verify_barrier(&mut self, case: &Case) -> Result<Option<u64>> {
+        const LATE: Duration = Duration::from_millis(2);
+        self.round += 1;
+        let late = self.round % u64::from(self.communicator.ranks());
+        if late == u64::from(self.communicator.rank()) {
+            std::thread::sleep(LATE);
+        }
+        let empty = self.receive.vector(0)?;
+        let came = monotonic_ns();
+        self.wait(self.enqueue(case, &empty, &empty, 0)?)?;
+        let passed = monotonic_ns();
+        let last_came = self.team.largest(came)?;
+        Ok(self.is_one_clock.then(|| u64::from(passed < last_came)))
+    }
+}
+
+fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// The same number in all processes under one kernel, whose clock they share.
+fn kernel_number() -> u64 {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = boot.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    // Without one, every process is on its own.
+    u64::from_str_radix(&digits, 16).unwrap_or_else(|_| u64::from(std::process::id()))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_kernel_has_a_number() {
+        assert_eq!(super::kernel_number(), super::kernel_number());
+        assert!(super::kernel_number() > u64::from(u32::MAX));
+    }
+}

@@ -1,0 +1,338 @@
+//! `iccl perf`: measures collectives and verifies every element.
+//!
+//! [`choices`] reads the command line, [`benchmark`] knows the operations, [`measure`] runs them,
+//! [`table`] shows the rows. Verification: [`oracle`] says what goes in and must come out, [`encode`]
+//! turns exact numbers into bits, [`pattern`] compares, [`arena`] guards. None of it shares code with
+//! the kernels that it judges.
+
+mod arena;
+mod benchmark;
+mod choices;
+mod encode;
+mod measure;
+mod oracle;
+mod pattern;
+mod progress;
+mod table;
+mod team;
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use iccl_plugin_api::{DataType, RedOp};
+use iccl_runtime::ErrorKind;
+use iccl_runtime::bootstrap::{Identity, IdentitySettings};
+use iccl_runtime::comm::{Communicator, Runtime};
+use iccl_runtime::config::{Accumulate, Config};
+
+use crate::context::Context;
+use crate::failure::{Failure, Outcome, Result};
+use crate::placement::Placement;
+use crate::print;
+use crate::run::job::{Job, Show};
+use benchmark::{Case, Operation};
+use choices::{Root, Size, Sizes, Step, cases, choose};
+use measure::{Bench, Effort};
+use progress::Progress;
+use table::{Row, Totals};
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  iccl perf all_reduce -n 4 -b 8 -e 64M -f 2 --dtype bf16 --op avg
+  iccl perf all_reduce -n 4 --dtype all --op all -b 1M -e 1M
+  iccl perf broadcast -n 3 --root all -b 1 -e 64 -i 1 --dtype u8
+  iccl perf all -n 4                       every collective, type and op, on three sizes
+  iccl perf all_reduce -n 4 --hosts 2      as if on two hosts
+  mpirun -n 4 iccl perf all_reduce         the ranks that a launcher started
+  iccl perf all_reduce -n 2 --json | jq '.[] | {size_bytes, busbw: .in_place.busbw_gb_per_s}'
+
+Before every verified iteration the inputs are changed and the outputs poisoned; then every element
+and the memory around the buffers is compared with the exact result. The time is the slowest rank's
+average. algbw and busbw are defined as in nccl-tests.
+
+Exit status: 1 if an element is wrong, an operation failed, or nothing could be measured.";
+
+/// The ranks that are started where nobody says how many.
+const DEFAULT_RANKS: u32 = 2;
+
+/// How long the other ranks may say what they saw when one has failed.
+const GRACE: Duration = Duration::from_secs(2);
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// The collective, or all of them.
+    #[arg(value_enum)]
+    collective: Which,
+    /// Start this many ranks here, unless a launcher has started them [default: 2].
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    ranks: Option<u32>,
+    /// The smallest size in bytes: 8, 64K, 1M [default: 8].
+    #[arg(short = 'b', long, value_name = "SIZE")]
+    min_bytes: Option<Size>,
+    /// The largest size in bytes [default: 64M; 1M for `all`].
+    #[arg(short = 'e', long, value_name = "SIZE")]
+    max_bytes: Option<Size>,
+    /// Multiply the size by this from row to row [default: 2; 128 for `all`].
+    #[arg(short = 'f', long, value_name = "N", conflicts_with = "step_bytes",
+          value_parser = clap::value_parser!(u64).range(2..))]
+    step_factor: Option<u64>,
+    /// Add this to the size from row to row.
+    #[arg(short = 'i', long, value_name = "SIZE")]
+    step_bytes: Option<Size>,
+    /// Element types: a list, or all [default: f32; all for `all`].
+    #[arg(short = 'd', long, value_name = "LIST", value_delimiter = ',')]
+    dtype: Vec<String>,
+    /// Reduction operations: a list of sum, prod, min, max, avg, or all [default: sum; all for `all`].
+    #[arg(short = 'o', long, value_name = "LIST", value_delimiter = ',')]
+    op: Vec<String>,
+    /// The root of a broadcast: a rank, or all in turn.
+    #[arg(short = 'r', long, value_name = "RANK", default_value = "0")]
+    root: Root,
+    /// Measured iterations [default: 20; 3 for `all`].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    iters: Option<u32>,
+    /// Iterations before the clock starts [default: 5; 1 for `all`].
+    #[arg(short = 'w', long, value_name = "N")]
+    warmup: Option<u32>,
+    /// Verified iterations for each row; 0 verifies nothing.
+    #[arg(short = 'c', long, value_name = "N", default_value = "1")]
+    check: u32,
+    /// Wait for each operation before the next is enqueued: latency instead of throughput.
+    #[arg(short = 'z', long)]
+    blocking: bool,
+    /// Only with one buffer for input and output.
+    #[arg(long, conflicts_with = "out_of_place_only")]
+    in_place_only: bool,
+    /// Only with two buffers.
+    #[arg(long)]
+    out_of_place_only: bool,
+    #[command(flatten)]
+    placement: Placement,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Which {
+    One(Operation),
+    All,
+}
+
+impl ValueEnum for Which {
+    fn value_variants<'a>() -> &'a [Self] {
+        const VARIANTS: &[Which] = &[
+            Which::One(Operation::AllReduce),
+            Which::One(Operation::Broadcast),
+            Which::One(Operation::Barrier),
+            Which::One(Operation::Sendrecv),
+            Which::All,
+        ];
+        VARIANTS
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        match self {
+            Self::One(operation) => operation.to_possible_value(),
+            Self::All => Some(clap::builder::PossibleValue::new("all").help("Every one of them")),
+        }
+    }
+}
+
+/// The arguments with their defaults, checked.
+struct Request {
+    operations: Vec<Operation>,
+    dtypes: Vec<DataType>,
+    ops: Vec<RedOp>,
+    root: Root,
+    sizes: Sizes,
+    effort: Effort,
+}
+
+impl Arguments {
+    fn request(&self) -> Result<Request> {
+        let is_all = self.collective == Which::All;
+        let smallest = self.min_bytes.unwrap_or(Size(8)).0;
+        let usual = if is_all { 1 << 20 } else { 64 << 20 };
+        let largest = self.max_bytes.map_or(usual.max(smallest), |size| size.0);
+        if largest < smallest {
+            return Err(Failure::usage(format!(
+                "the largest size ({largest} bytes) is below the smallest ({smallest})"
+            )));
+        }
+        let step = match self.step_bytes {
+            Some(Size(0)) => return Err(Failure::usage("sizes that grow by 0 bytes never end")),
+            Some(Size(bytes)) => Step::Plus(bytes),
+            None => Step::Times(self.step_factor.unwrap_or(if is_all { 128 } else { 2 })),
+        };
+        let every_dtype = DataType::ALL;
+        let dtypes = if is_all { every_dtype } else { &[DataType::F32] };
+        let ops = if is_all { RedOp::ALL } else { &[RedOp::Sum] };
+        Ok(Request {
+            operations: match self.collective {
+                Which::One(operation) => vec![operation],
+                Which::All => Operation::ALL.to_vec(),
+            },
+            dtypes: choose("type", &self.dtype, every_dtype, DataType::name, dtypes)?,
+            ops: choose("op", &self.op, RedOp::ALL, RedOp::name, ops)?,
+            root: self.root,
+            sizes: Sizes { smallest, largest, step },
+            effort: Effort {
+                warmup: self.warmup.unwrap_or(if is_all { 1 } else { 5 }),
+                iterations: self.iters.unwrap_or(if is_all { 3 } else { 20 }),
+                checks: self.check,
+                blocking: self.blocking,
+                out_of_place: !self.in_place_only,
+                in_place: !self.out_of_place_only,
+            },
+        })
+    }
+}
+
+pub(crate) fn perf(context: &Context, arguments: &Arguments) -> Result {
+    let request = arguments.request()?;
+    let config = context.config()?;
+    let asked = arguments.ranks.or(arguments.placement.ranks());
+    let launched = launched(&config)?;
+    let Some(size) = launched else {
+        let ranks = asked.or(arguments.placement.hosts).unwrap_or(DEFAULT_RANKS);
+        let host_ids = arguments.placement.host_ids(ranks)?;
+        if let Root::Rank(root) = request.root {
+            check_root(&request, root, ranks)?;
+        }
+        return start_ranks(ranks, host_ids);
+    };
+    if let Some(asked) = arguments.ranks
+        && asked != size
+    {
+        return Err(Failure::usage(format!("-n {asked}, but the launcher started {size} ranks"))
+            .with_hint("leave -n to the launcher"));
+    }
+    let runtime = Runtime::with_config(config)?;
+    let communicator = runtime.world()?;
+    let wide_sums = runtime.config().numerics.accumulate == Accumulate::F32;
+    let outcome = Run { context, request, communicator: &communicator, wide_sums }.run();
+    communicator.finalize()?;
+    outcome
+}
+
+/// How many ranks a launcher started, this one among them.
+fn launched(config: &Config) -> Result<Option<u32>> {
+    let settings = IdentitySettings::from_config(config)?;
+    let identity = Identity::discover(config.environment(), &settings)?;
+    Ok(identity.map(|identity| identity.world_size))
+}
+
+fn check_root(request: &Request, root: u32, ranks: u32) -> Result<()> {
+    if root >= ranks && request.operations.iter().any(|one| one.has_root()) {
+        return Err(Failure::usage(format!("--root {root}: there are {ranks} ranks")));
+    }
+    Ok(())
+}
+
+/// Runs this command line again as `ranks` ranks.
+fn start_ranks(ranks: u32, host_ids: Option<Vec<String>>) -> Result {
+    let mut command: Vec<OsString> = vec!["/proc/self/exe".into()];
+    command.extend(std::env::args_os().skip(1));
+    let environment = Vec::new();
+    let show = Show::RankZero;
+    let report = Job { ranks, host_ids, command, environment, grace: GRACE, show }.run()?;
+    Ok(match report.status() {
+        0 => Outcome::Right,
+        status => Outcome::Status(status),
+    })
+}
+
+/// One rank's part.
+struct Run<'a> {
+    context: &'a Context,
+    request: Request,
+    communicator: &'a Communicator,
+    wide_sums: bool,
+}
+
+impl Run<'_> {
+    fn run(&self) -> Result {
+        let Request { operations, dtypes, ops, root, sizes, effort } = &self.request;
+        let ranks = self.communicator.ranks();
+        if let Root::Rank(root) = *root {
+            check_root(&self.request, root, ranks)?;
+        }
+        let cases = cases(operations, dtypes, ops, *root, ranks);
+        let mut bench = Bench::new(self.communicator, *effort, sizes.largest, self.wide_sums)?;
+        let is_first = bench.is_first();
+        let shows_table = is_first && !self.context.is_json();
+        if shows_table {
+            print::text(&table::head(self.communicator, &self.effort_text()))?;
+        }
+        let counts: Vec<Vec<u64>> = cases.iter().map(|case| self.counts(case)).collect();
+        let mut progress = Progress::new(shows_table, counts.iter().map(Vec::len).sum());
+        let mut rows: Vec<Row> = Vec::new();
+        let mut totals = Totals::default();
+        let mut operation = None;
+        for (case, counts) in cases.iter().zip(counts) {
+            if shows_table && operation != Some(case.operation) {
+                operation = Some(case.operation);
+                progress.clear();
+                print::text(&table::column_heads(&case.operation.to_string()))?;
+            }
+            for count in counts {
+                progress.show(rows.len(), &format!("{case}, {count} elements"));
+                let row = self.row(&mut bench, case, count)?;
+                progress.clear();
+                let is_skipped = row.is_skipped();
+                totals.add(&row);
+                if shows_table {
+                    print::text(&row.line())?;
+                }
+                rows.push(row);
+                if is_skipped {
+                    break;
+                }
+            }
+        }
+        if is_first && self.context.is_json() {
+            print::json(&rows)?;
+        } else if shows_table {
+            print::text(&totals.foot())?;
+        }
+        let is_right = totals.wrong() == 0 && bench.wrong_here() == 0 && !totals.is_empty();
+        Ok(if is_right { Outcome::Right } else { Outcome::CheckFailed })
+    }
+
+    fn counts(&self, case: &Case) -> Vec<u64> {
+        if !case.operation.moves_elements() {
+            return vec![0];
+        }
+        self.request.sizes.counts(case.dtype.size_bytes() as u64)
+    }
+
+    /// Measures a row, or says why it cannot be. What is not supported is so on every rank.
+    fn row(&self, bench: &mut Bench, case: &Case, count: u64) -> Result<Row> {
+        let ranks = self.communicator.ranks();
+        let fewest = case.operation.fewest_ranks();
+        if ranks < fewest {
+            return Ok(Row::skipped(case, ranks, format!("it takes {fewest} ranks")));
+        }
+        let op = case.op.unwrap_or(RedOp::Sum);
+        let explained =
+            self.communicator.explain(case.operation.collective(), case.dtype, op, count);
+        let algorithm = explained.ok().map(|choice| choice.algorithm.name());
+        match bench.row(case, count) {
+            Ok(figures) => Ok(Row::measured(case, ranks, count, algorithm, figures)),
+            Err(failure) if failure.kind() == Some(ErrorKind::NotSupported) => {
+                Ok(Row::skipped(case, ranks, failure.message().to_owned()))
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    fn effort_text(&self) -> String {
+        let Effort { warmup, iterations, checks, blocking, .. } = self.request.effort;
+        let how = if blocking { "one at a time" } else { "enqueued together" };
+        let checked = match checks {
+            0 => "nothing verified".to_owned(),
+            1 => "every element of one more iteration verified".to_owned(),
+            more => format!("every element of {more} more iterations verified"),
+        };
+        format!("{warmup} iterations to warm up, {iterations} measured ({how}), {checked}")
+    }
+}

@@ -1,0 +1,61 @@
+//! `iccl plan`: which way each link takes, and why no better one.
+
+use clap::Args;
+use iccl_runtime::plan::Plan;
+
+use crate::context::Context;
+use crate::failure::{Failure, Outcome, Result};
+use crate::placement::Placement;
+use crate::print;
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  iccl plan -n 4                           a dry run for 4 ranks of this machine
+  iccl plan -n 4 --hosts 2                 as if they were on 2 hosts
+  iccl plan --ranks-per-host 3,1           as if 3 were on one host and 1 on another
+  iccl plan --host-ids a,b,a,b             interleaved over two hosts
+  mpirun -n 4 iccl plan                    the real plan of the ranks that mpirun starts
+  iccl plan -n 4 --json | jq '.links[] | {src, dst, tier}'
+
+Without a launcher this is a dry run: what every rank would tell the others is taken from this
+process, and nothing is opened. Under a launcher (iccl run, torchrun, mpirun, srun, …) the ranks
+meet, try what has to be tried, and rank 0 prints the plan that they agreed on. docs/plan.md
+explains every tier, reason and key.";
+
+/// The ranks of a dry run that says nothing else.
+const DEFAULT_RANKS: u32 = 2;
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Plan for this many ranks of this machine [default: 2].
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    ranks: Option<u32>,
+    #[command(flatten)]
+    placement: Placement,
+}
+
+pub(crate) fn show(context: &Context, arguments: &Arguments) -> Result {
+    let runtime = context.runtime()?;
+    let asked = arguments.ranks.or(arguments.placement.ranks());
+    if asked.is_none() && arguments.placement.hosts.is_none() && runtime.identity()?.is_some() {
+        let communicator = runtime.world()?;
+        if communicator.rank() == 0 {
+            answer(context, communicator.plan())?;
+        }
+        communicator.finalize()?;
+        return Ok(Outcome::Right);
+    }
+    let ranks = asked.or(arguments.placement.hosts).unwrap_or(DEFAULT_RANKS);
+    let hosts = match arguments.placement.host_ids(ranks)? {
+        Some(ids) => ids.into_iter().map(Some).collect(),
+        None => vec![None; ranks as usize],
+    };
+    let plan = runtime.dry_plan(&hosts).map_err(Failure::from)?;
+    answer(context, &plan)?;
+    Ok(Outcome::Right)
+}
+
+fn answer(context: &Context, plan: &Plan) -> Result<()> {
+    let report = plan.report();
+    if context.is_json() { print::json(&report) } else { print::text(&report.to_string()) }
+}
