@@ -2,7 +2,7 @@
 
 use iccl_plugin_api::tables::{host_to_stream, region_form, stream_to_host};
 use iccl_plugin_api::{DataType, RedOp};
-use iccl_runtime::plugins::{DevicePlugin, PluginSet};
+use iccl_runtime::plugins::{CollectivesPlugin, DevicePlugin, PluginSet};
 use serde::Serialize;
 
 use crate::context::Context;
@@ -63,11 +63,13 @@ pub(crate) fn show(context: &Context) -> Result {
     if context.is_verbose() {
         for device in &devices {
             print::text(&format!(
-                "\n{}:{}\n  reduces      {} of {}\n  streams      {}\n  nic regions  {}\n",
+                "\n{}:{}\n  own kernels  {}\n  streams      {}\n  nic regions  {}\n",
                 device.plugin,
                 device.index,
-                or_none(&device.reduce_ops),
-                or_none(&device.reduce_dtypes),
+                match device.reduce_ops.as_slice() {
+                    [] => "none; the host reduces".to_owned(),
+                    ops => format!("{} of {}", ops.join(" "), device.reduce_dtypes.join(" ")),
+                },
                 if device.asynchronous { "asynchronous" } else { "enqueueing waits" },
                 or_none(&device.region_forms),
             ))?;
@@ -115,6 +117,6 @@ fn row(plugins: &PluginSet, device: &DevicePlugin) -> Row {
             .filter(|(bit, _)| can.region_forms & bit != 0)
             .map(|(_, name)| name)
             .collect(),
-        native_library: plugins.collectives_of(name).map(|native| native.library()),
+        native_library: plugins.collectives_of(name).map(CollectivesPlugin::library),
     }
 }

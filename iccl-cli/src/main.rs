@@ -6,6 +6,8 @@
 //! answers) and [`placement`] (several hosts on one machine).
 
 #![forbid(unsafe_code)]
+// The doc comments of arguments are the text of --help, where backticks would be printed.
+#![allow(clippy::doc_markdown)]
 
 mod arguments;
 mod config;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::Args;
-use iccl_runtime::plugins::{PluginSet, Record, SelfTest};
+use iccl_runtime::plugins::{Plugin, PluginSet, Record, SelfTest};
 use serde::Serialize;
 
 use crate::context::Context;
@@ -99,10 +99,10 @@ fn row<'a>(plugins: &PluginSet, record: &'a Record) -> Row<'a> {
     let plugin = name.and_then(|name| plugins.plugins().find(|one| one.name() == name));
     Row {
         record,
-        vendor: plugin.map(|plugin| plugin.vendor()),
-        description: plugin.map(|plugin| plugin.description()),
+        vendor: plugin.map(Plugin::vendor),
+        description: plugin.map(Plugin::description),
         settings: plugin
-            .map(|plugin| plugin.settings())
+            .map(Plugin::settings)
             .unwrap_or_default()
             .iter()
             .map(|one| SettingRow {
@@ -156,8 +156,9 @@ fn details(rows: &[Row]) -> String {
             SelfTest::NotRun => {}
             SelfTest::Passed => line("self-test", "passed"),
             SelfTest::Struck(struck) => {
-                line("self-test", &format!("struck: {}", struck.join(", ")))
+                line("self-test", &format!("struck: {}", struck.join(", ")));
             }
+
             SelfTest::Failed => line("self-test", "failed"),
         }
         for note in &record.notes {

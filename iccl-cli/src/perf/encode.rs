@@ -123,15 +123,15 @@ mod tests {
         ) {
             // Both operands are exact, so the processor's quotient is rounded once.
             let quotient = numerator as f64 / f64::from(denominator);
-            let expected = (quotient + 0.0).to_bits();
+            let expected = quotient.to_bits();
             prop_assert_eq!(format(DataType::F64).round(i128::from(numerator), denominator, 0), expected);
-            let scaled = quotient * 2_f64.powi(exponent) + 0.0;
+            let scaled = quotient * 2_f64.powi(exponent);
             prop_assert_eq!(
                 format(DataType::F64).round(i128::from(numerator), denominator, exponent),
                 scaled.to_bits()
             );
             let small = numerator >> 29;
-            let quotient = small as f32 / denominator as f32 + 0.0;
+            let quotient = small as f32 / denominator as f32;
             prop_assert_eq!(
                 format(DataType::F32).round(i128::from(small), denominator, 0),
                 u64::from(quotient.to_bits())
@@ -144,7 +144,7 @@ mod tests {
             let exact = numerator as f64 * 2_f64.powi(-down);
             prop_assert_eq!(
                 format(DataType::F32).round(i128::from(numerator), 1, -down),
-                u64::from((exact as f32 + 0.0).to_bits())
+                u64::from((exact as f32).to_bits())
             );
         }
 

@@ -105,7 +105,7 @@ impl<'a> Bench<'a> {
         let receive = self.receive.vector(bytes)?;
         let send = if in_place { receive.clone() } else { self.send.vector(bytes)? };
         for _ in 0..self.effort.warmup {
-            self.wait(self.enqueue(case, &send, &receive, count)?)?;
+            wait(&self.enqueue(case, &send, &receive, count)?)?;
         }
         self.team.meet()?;
         let started = Instant::now();
@@ -113,13 +113,13 @@ impl<'a> Bench<'a> {
         for _ in 0..self.effort.iterations {
             let handles = self.enqueue(case, &send, &receive, count)?;
             if self.effort.blocking {
-                self.wait(handles)?;
+                wait(&handles)?;
             } else {
                 last = handles;
             }
         }
         // Streams keep the order, so the last ones are over when all are.
-        self.wait(last)?;
+        wait(&last)?;
         let time = started.elapsed() / self.effort.iterations.max(1);
         let time = self.team.slowest(time)?;
         let mut wrong = (self.effort.checks > 0).then_some(0);
@@ -144,11 +144,6 @@ impl<'a> Bench<'a> {
         count: u64,
     ) -> Result<Vec<Handle>> {
         Ok(case.enqueue(self.communicator, &self.streams, send, receive, count)?)
-    }
-
-    fn wait(&self, handles: Vec<Handle>) -> Result<()> {
-        handles.iter().try_for_each(Handle::wait)?;
-        Ok(())
     }
 
     /// Runs it once on new inputs and poisoned outputs. Gives the wrong elements on this rank.
@@ -177,7 +172,7 @@ impl<'a> Bench<'a> {
         }
         let receive = self.receive.vector(bytes)?;
         let send = if in_place { receive.clone() } else { self.send.vector(bytes)? };
-        self.wait(self.enqueue(case, &send, &receive, count)?)?;
+        wait(&self.enqueue(case, &send, &receive, count)?)?;
         let mut wrong = self.receive.wrong(bytes, &output, oracle.computed_format())?;
         if !is_input {
             // What was sent is as it was.
@@ -197,11 +192,16 @@ impl<'a> Bench<'a> {
         }
         let empty = self.receive.vector(0)?;
         let came = monotonic_ns();
-        self.wait(self.enqueue(case, &empty, &empty, 0)?)?;
+        wait(&self.enqueue(case, &empty, &empty, 0)?)?;
         let passed = monotonic_ns();
         let last_came = self.team.largest(came)?;
         Ok(self.is_one_clock.then(|| u64::from(passed < last_came)))
     }
+}
+
+fn wait(handles: &[Handle]) -> Result<()> {
+    handles.iter().try_for_each(Handle::wait)?;
+    Ok(())
 }
 
 fn monotonic_ns() -> u64 {

@@ -53,7 +53,7 @@ enum Number {
     Infinity {
         negative: bool,
     },
-    NotANumber,
+    Nan,
 }
 
 /// Bits that look random, by a bijective mixing function (splitmix64's).
@@ -126,7 +126,7 @@ impl Oracle {
             }
             Number::Zero { negative } => format.zero(negative),
             Number::Infinity { negative } => format.infinity(negative),
-            Number::NotANumber => format.nan(),
+            Number::Nan => format.nan(),
         }
     }
 
@@ -181,7 +181,7 @@ impl Oracle {
         let shared = self.shared(place);
         let negative = random & 1 == 0;
         match shared % 64 {
-            0 if (shared >> 8) % u64::from(self.ranks) == u64::from(rank) => Number::NotANumber,
+            0 if (shared >> 8) % u64::from(self.ranks) == u64::from(rank) => Number::Nan,
             1 => Number::Zero { negative },
             2 if random & 2 == 0 => Number::Infinity { negative },
             _ => {
@@ -246,7 +246,7 @@ fn float_result(
         RedOp::Min | RedOp::Max => {
             let order = |number: &Number| order(format, *number);
             let all: Vec<Number> = numbers.collect();
-            if all.contains(&Number::NotANumber) {
+            if all.contains(&Number::Nan) {
                 return format.nan();
             }
             let found = if op == RedOp::Min {
@@ -278,7 +278,7 @@ fn order(format: Format, number: Number) -> (i128, bool) {
         Number::Infinity { negative: true } => (i128::MIN, false),
         Number::Infinity { negative: false } => (i128::MAX, false),
         Number::Integer(value) => (value, false),
-        Number::NotANumber => (0, false),
+        Number::Nan => (0, false),
     }
 }
 

@@ -92,7 +92,7 @@ mod tests {
     const ELEMENTS: usize = 100_000;
 
     fn pattern() -> Pattern {
-        Pattern::new(ELEMENTS, 4, |place| place * 0x9e37_79b9 ^ place >> 3)
+        Pattern::new(ELEMENTS, 4, |place| (place * 0x9e37_79b9) ^ (place >> 3))
     }
 
     #[test]

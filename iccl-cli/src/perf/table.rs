@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use iccl_plugin_api::RedOp;
 use iccl_runtime::comm::Communicator;
 use iccl_runtime::plan::{PlanReport, Tier};
 use serde::Serialize;
@@ -81,7 +82,7 @@ impl Row {
         Self {
             collective: case.operation.to_string(),
             dtype: case.operation.moves_elements().then(|| case.dtype.name()),
-            op: case.op.map(|op| op.name()),
+            op: case.op.map(RedOp::name),
             root: case.root,
             ranks,
             size_bytes: 0,
@@ -203,7 +204,7 @@ pub(super) fn column_heads(operation: &str) -> String {
         text.trim_end().to_owned()
     };
     let groups = format!("{}{}", group("out-of-place"), group("in-place"));
-    let first = format!("# {:<46}{groups}", operation);
+    let first = format!("# {operation:<46}{groups}");
     format!(
         "#\n{}\n{}  algorithm\n{}\n",
         first.trim_end(),

@@ -308,9 +308,8 @@ impl Supervision<'_> {
             match received {
                 Ok(SIGCHLD) => {}
                 Ok(signal) => self.hand_on(signal),
-                Err(RecvTimeoutError::Timeout) => self.next_step(),
                 // The thread that hears signals never ends; if it did, nobody could be waited for.
-                Err(RecvTimeoutError::Disconnected) => self.next_step(),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => self.next_step(),
             }
         }
     }

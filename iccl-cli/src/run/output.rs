@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_line_without_end_is_printed_in_pieces() {
-        let text = shown(&[&[b'x'; LONGEST_LINE], b"y\n"]);
+        let text = shown(&[&vec![b'x'; LONGEST_LINE], b"y\n"]);
         assert_eq!(text.lines().count(), 2);
         assert!(text.ends_with("\n[3] y\n"));
     }

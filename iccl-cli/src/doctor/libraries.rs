@@ -1,0 +1,201 @@
+//! Vendors' libraries: whether they are where the loader looks. Nothing is loaded, since that runs
+//! their code.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use iccl_runtime::config::Config;
+use iccl_runtime::plugins::PluginSet;
+
+use super::Check;
+use super::network::rdma_devices;
+
+/// What a plugin needs: its name, what it is for, and file names of which one is enough.
+struct Wanted {
+    plugin: &'static str,
+    what: &'static str,
+    files: &'static [&'static str],
+    hint: &'static str,
+}
+
+const WANTED: &[Wanted] = &[
+    Wanted {
+        plugin: "transport-rdma",
+        what: "libibverbs",
+        files: &["libibverbs.so.1"],
+        hint: "Debian: apt-get install libibverbs1 ibverbs-providers",
+    },
+    Wanted {
+        plugin: "nvidia",
+        what: "NVIDIA driver",
+        files: &["libcuda.so.1"],
+        hint: "install the driver, or start the container with --gpus all",
+    },
+    Wanted {
+        plugin: "nvidia",
+        what: "NCCL",
+        files: &["libnccl.so.2"],
+        hint: "install libnccl2, or set plugin.nvidia's library folder",
+    },
+    Wanted {
+        plugin: "ascend",
+        what: "Ascend runtime",
+        files: &["libascendcl.so"],
+        hint: "source the set_env.sh of the CANN toolkit",
+    },
+    Wanted {
+        plugin: "ascend",
+        what: "HCCL",
+        files: &["libhccl.so"],
+        hint: "source the set_env.sh of the CANN toolkit",
+    },
+    Wanted {
+        plugin: "cambricon",
+        what: "Cambricon runtime",
+        files: &["libcnrt.so", "libcnrt.so.6", "libcnrt.so.7"],
+        hint: "add the lib64 of NEUWARE_HOME to LD_LIBRARY_PATH",
+    },
+    Wanted {
+        plugin: "cambricon",
+        what: "CNCL",
+        files: &["libcncl.so", "libcncl.so.1"],
+        hint: "add the lib64 of NEUWARE_HOME to LD_LIBRARY_PATH",
+    },
+    Wanted {
+        plugin: "kunlun",
+        what: "Kunlun runtime",
+        files: &["libxpurt.so", "libxpurt.so.1"],
+        hint: "add XRE's library folder to LD_LIBRARY_PATH",
+    },
+    Wanted {
+        plugin: "kunlun",
+        what: "BKCL",
+        files: &["libbkcl.so", "libbkcl.so.1"],
+        hint: "add XCCL's library folder to LD_LIBRARY_PATH",
+    },
+];
+
+pub(super) fn checks(config: &Config, plugins: Option<&PluginSet>) -> Vec<Check> {
+    let path = config.environment().get("LD_LIBRARY_PATH").unwrap_or_default();
+    let folders = loader_folders(path, Path::new("/etc/ld.so.conf"));
+    let has_plugin = |name: &str| {
+        plugins.is_some_and(|set| {
+            set.records().iter().any(|record| record.name.as_deref() == Some(name))
+        })
+    };
+    let has_rdma = !rdma_devices().is_empty();
+    WANTED
+        .iter()
+        .map(|wanted| {
+            let is_needed =
+                has_plugin(wanted.plugin) || (wanted.plugin == "transport-rdma" && has_rdma);
+            wanted.check(find(&folders, wanted.files), is_needed)
+        })
+        .collect()
+}
+
+impl Wanted {
+    fn check(&self, place: Option<PathBuf>, is_needed: bool) -> Check {
+        match place {
+            Some(place) => Check::ok(self.what, place.display().to_string()),
+            None if is_needed => {
+                let found = format!(
+                    "{} not found, and plugin {} needs it",
+                    self.files.join(" or "),
+                    self.plugin
+                );
+                Check::warn(self.what, found, self.hint)
+            }
+            None => Check::ok(self.what, "not there, and nothing here needs it"),
+        }
+    }
+}
+
+fn find(folders: &[PathBuf], files: &[&str]) -> Option<PathBuf> {
+    let places = folders.iter().flat_map(|folder| files.iter().map(|file| folder.join(file)));
+    places.into_iter().find(|place| place.exists())
+}
+
+/// The folders where the loader looks, in its order.
+fn loader_folders(path: &str, settings: &Path) -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> =
+        path.split([':', ';']).filter(|part| !part.is_empty()).map(PathBuf::from).collect();
+    read_settings(settings, &mut folders, &mut BTreeSet::new());
+    folders.extend(["/lib64", "/usr/lib64", "/lib", "/usr/lib"].map(PathBuf::from));
+    folders
+}
+
+/// `/etc/ld.so.conf`: folders, and `include` with `*` in the last part.
+fn read_settings(file: &Path, folders: &mut Vec<PathBuf>, seen: &mut BTreeSet<PathBuf>) {
+    if !seen.insert(file.to_owned()) {
+        return;
+    }
+    let Ok(text) = fs::read_to_string(file) else { return };
+    for line in text.lines() {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        match line.strip_prefix("include").map(str::trim_start) {
+            Some(pattern) if line.starts_with("include ") || line.starts_with("include\t") => {
+                let base = file.parent().unwrap_or(Path::new("/"));
+                for included in matching(&base.join(pattern)) {
+                    read_settings(&included, folders, seen);
+                }
+            }
+            _ if line.is_empty() || line.starts_with("hwcap") => {}
+            _ => folders.push(PathBuf::from(line)),
+        }
+    }
+}
+
+/// Files whose name matches a pattern with at most one `*` in its last part.
+fn matching(pattern: &Path) -> Vec<PathBuf> {
+    let name = pattern.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let Some((before, behind)) = name.split_once('*') else { return vec![pattern.to_owned()] };
+    let Some(Ok(entries)) = pattern.parent().map(fs::read_dir) else { return Vec::new() };
+    let mut found: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.len() >= before.len() + behind.len()
+                && name.starts_with(before)
+                && name.ends_with(behind)
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Verdict;
+    use super::*;
+
+    #[test]
+    fn the_loaders_settings_are_followed_in_order() {
+        let root = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| root.path().join(name);
+        fs::create_dir_all(at("conf.d")).expect("made");
+        fs::create_dir_all(at("lib-b")).expect("made");
+        let write = |name: &str, text: &str| fs::write(at(name), text).expect("written");
+        write("ld.so.conf", "include conf.d/*.conf # all\n/last\ninclude ld.so.conf\n");
+        write("conf.d/b.conf", &format!("{}\n", at("lib-b").display()));
+        write("conf.d/a.conf", "# nothing\n/first\n");
+        write("conf.d/c.txt", "/never\n");
+        write("lib-b/libcuda.so.1", "");
+        let folders = loader_folders("/env", &at("ld.so.conf"));
+        let expected: Vec<PathBuf> =
+            ["/env".into(), "/first".into(), at("lib-b"), "/last".into()].to_vec();
+        assert_eq!(folders[..4], expected);
+        assert_eq!(find(&folders, &["libcuda.so.1"]), Some(at("lib-b").join("libcuda.so.1")));
+        assert_eq!(find(&folders, &["libcuda.so.2"]), None);
+    }
+
+    #[test]
+    fn a_library_is_missed_only_if_its_plugin_is_there() {
+        let wanted = &WANTED[0];
+        assert_eq!(wanted.check(None, false).result, Verdict::Ok);
+        let check = wanted.check(None, true);
+        assert_eq!(check.result, Verdict::Warn);
+        assert!(check.hint.contains("apt-get install libibverbs1"));
+    }
+}
