@@ -71,13 +71,13 @@ pub(super) struct Passed {
     pub(super) struck: Vec<String>,
 }
 
-/// The program that is run as the child, or where it was looked for.
+/// The program that is run as the child, or where it was looked for: beside the executable and this
+/// library, then among the plugins.
 pub(super) fn find_helper(
-    plugin_folders: &[PathBuf],
+    searched: &[PathBuf],
     allow_insecure: bool,
 ) -> std::result::Result<PathBuf, Vec<PathBuf>> {
-    let places: Vec<PathBuf> =
-        own_places().into_iter().chain(plugin_folders.iter().cloned()).collect();
+    let places: Vec<PathBuf> = own_places().into_iter().chain(searched.iter().cloned()).collect();
     places
         .iter()
         .find_map(|place| {

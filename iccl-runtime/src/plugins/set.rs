@@ -573,14 +573,8 @@ impl<'a> Discovery<'a> {
         if waiting.is_empty() {
             return Ok(verdicts);
         }
-        let mut folders: Vec<PathBuf> = Vec::new();
-        for folder in waiting.iter().filter_map(|(_, file)| file.path.parent()) {
-            if folders.iter().all(|known| known != folder) {
-                folders.push(folder.to_owned());
-            }
-        }
         let allow_insecure = self.config.plugins.allow_insecure_plugins;
-        let helper = match child::find_helper(&folders, allow_insecure) {
+        let helper = match child::find_helper(&self.set.searched, allow_insecure) {
             Ok(helper) => helper,
             Err(places) => {
                 let places: Vec<String> =
