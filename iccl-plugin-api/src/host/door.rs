@@ -3,7 +3,9 @@
 use core::ffi::c_void;
 
 use abi_stable::StableAbi;
-use abi_stable::abi_stability::abi_checking::{AbiInstabilityErrors, check_layout_compatibility};
+use abi_stable::abi_stability::abi_checking::{
+    AbiInstabilityErrors, CheckingGlobals, check_layout_compatibility_with_globals,
+};
 use abi_stable::library::{AbiHeaderRef, LibHeader};
 use abi_stable::type_layout::TLFieldOrFunction;
 
@@ -78,8 +80,14 @@ fn check_both_ways(header: &'static LibHeader) -> Result<(), DoorError> {
     let Some(theirs) = header.layout() else {
         return Err(DoorError::NotUnderstood("the plugin hides its layout".to_owned()));
     };
-    let Err(as_newer) = check_layout_compatibility(ours, theirs) else { return Ok(()) };
-    let Err(as_older) = check_layout_compatibility(theirs, ours) else { return Ok(()) };
+    // With the process's globals, `abi_stable` would also compare plugins with each other, and once
+    // an older one was accepted refuse those that are as new as the host.
+    let check = |interface, implementation| {
+        let globals = CheckingGlobals::new();
+        check_layout_compatibility_with_globals(interface, implementation, &globals)
+    };
+    let Err(as_newer) = check(ours, theirs) else { return Ok(()) };
+    let Err(as_older) = check(theirs, ours) else { return Ok(()) };
     // The direction that fits better has fewer complaints, all of which are to the point.
     let (errors, what) = if as_older.errors.len() < as_newer.errors.len() {
         (as_older, ("the plugin's", "ours"))

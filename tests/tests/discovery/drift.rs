@@ -122,7 +122,8 @@ fn build(name: &str, changes: &[Change]) -> Built {
     let place = iccl_tests::target_folder().join("corpus").join(name);
     // Cargo tells packages of one target folder apart by their place in their workspace.
     let sdk = place.join(format!("sdk-{name}"));
-    for file in ["Cargo.toml"].into_iter().map(PathBuf::from).chain(sources(workspace)) {
+    for file in ["Cargo.toml", "README.md"].into_iter().map(PathBuf::from).chain(sources(workspace))
+    {
         let mut text =
             std::fs::read_to_string(workspace.join("iccl-plugin-api").join(&file)).unwrap();
         for (_, before, after) in changes.iter().filter(|(path, _, _)| Path::new(path) == file) {
