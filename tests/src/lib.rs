@@ -18,11 +18,17 @@ pub const PLUGIN_PACKAGES: &[&str] =
     &["iccl-plugin-host", "iccl-plugin-transport-tcp", "iccl-plugin-transport-shm"];
 
 /// The workspace.
+///
+/// # Panics
+/// Never: this package lies in it.
 pub fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the workspace")
 }
 
 /// The folder into which cargo builds.
+///
+/// # Panics
+/// If this is no test that cargo built.
 pub fn target_folder() -> PathBuf {
     // target/PROFILE/deps/TEST
     let test = std::env::current_exe().expect("a test has a path");

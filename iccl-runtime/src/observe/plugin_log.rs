@@ -88,6 +88,7 @@ fn bounded_line(message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
     use std::sync::{Arc, Mutex};
 
     use tracing::field::{Field, Visit};
@@ -103,7 +104,7 @@ mod tests {
 
     impl Visit for Text {
         fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-            self.0.push_str(&format!(" {}={value:?}", field.name()));
+            write!(self.0, " {}={value:?}", field.name()).unwrap();
         }
     }
 

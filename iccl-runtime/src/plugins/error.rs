@@ -29,12 +29,18 @@ pub fn call_error(plugin: &str, error: CallError) -> Error {
         Status::Ok | Status::Pending | Status::Internal => ErrorKind::Internal,
     };
     let text = if error.is_panic() {
-        format!("plugin {plugin} panicked in {}: {}", error.call, error.message)
+        format!("plugin {plugin} panicked in {}: {}", error.call, panic_words(&error))
     } else {
         format!("plugin {plugin}: {}: {}: {}", error.call, error.status, error.message)
     };
     let result = Error::new(kind, text).with("plugin", plugin).with("call", error.call);
     if error.vendor_code == 0 { result } else { result.with("code", error.vendor_code) }
+}
+
+/// What a panic said, without the words that the SDK puts before it.
+pub(super) fn panic_words(error: &CallError) -> &str {
+    let before = format!("panicked in {}: ", error.call);
+    error.message.strip_prefix(&before).unwrap_or(&error.message)
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use iccl_plugin_api::note::NoteInfo;
 use iccl_plugin_api::tables::{ENTRY_SYMBOL, ROOT_SYMBOL};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
+use super::error::panic_words;
 use super::reason::{Reason, Refusal};
 use super::record::{Door, one_line};
 
@@ -100,7 +101,7 @@ pub(super) fn table_reason(error: &TableError) -> Reason {
 /// The refusal for a call that failed; a panic has a reason of its own, whatever the call.
 pub(super) fn call_refusal(reason: Reason, error: &CallError) -> Refusal {
     if error.is_panic() {
-        let detail = format!("panicked in {}: {}", error.call, error.message);
+        let detail = format!("panicked in {}: {}", error.call, panic_words(error));
         return Refusal::new(Reason::Panicked, detail);
     }
     Refusal::new(reason, error.to_string())

@@ -204,4 +204,20 @@ mod tests {
         codes.dedup();
         assert_eq!(codes.len(), all);
     }
+    #[test]
+    fn the_operators_page_lists_them() {
+        let page = include_str!("../../../docs/plugins.md");
+        for reason in Reason::ALL {
+            let row = format!(
+                "| `{}` | {} | {} | {} |",
+                reason.code(),
+                reason.state().name(),
+                reason.meaning(),
+                reason.hint()
+            );
+            assert!(page.contains(&row), "docs/plugins.md lacks the row\n{row}");
+        }
+        let rows = page.lines().filter(|line| line.starts_with("| `")).count();
+        assert_eq!(rows, Reason::ALL.len(), "docs/plugins.md has rows of no reason");
+    }
 }

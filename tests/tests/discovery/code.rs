@@ -2,7 +2,7 @@
 
 use iccl_plugin_api::MemoryKind;
 use iccl_runtime::ErrorKind;
-use iccl_runtime::plugins::{Door, PluginSet, ProbeMethod, SelfTest, State, call_error};
+use iccl_runtime::plugins::{Door, PluginSet, ProbeMethod, Reason, SelfTest, State, call_error};
 
 use crate::support::{Folder, config, failure, good_plugins_work, mappings};
 
@@ -50,7 +50,7 @@ fn each_fault_has_its_own_reason() {
     for (name, _, code, words) in faults {
         let record = folder.record(&set, &format!("libiccl_{name}.so"));
         let line = record.to_string();
-        assert_eq!(record.reason.map(|reason| reason.code()), Some(code), "{line}");
+        assert_eq!(record.reason.map(Reason::code), Some(code), "{line}");
         assert!(line.contains(words), "{words:?} is not in {line:?}");
         assert!(!line.contains('\n') && !record.hint.is_empty(), "{line}");
     }
@@ -62,7 +62,7 @@ fn each_fault_has_its_own_reason() {
     let set = folder.discover_with(&[("plugins.probe", "inline")]).unwrap();
     for (name, _, code, words) in faults.iter().filter(|fault| !crashes.contains(&fault.0)) {
         let record = folder.record(&set, &format!("libiccl_{name}.so"));
-        assert_eq!(record.reason.map(|reason| reason.code()), Some(*code), "{record}");
+        assert_eq!(record.reason.map(Reason::code), Some(*code), "{record}");
         assert!(record.to_string().contains(words), "{record}");
     }
 }

@@ -1,5 +1,6 @@
 //! What the configuration asks for.
 
+use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 
 use iccl_runtime::ErrorKind;
@@ -33,7 +34,7 @@ impl Visit for Text {
         if field.name() == "message" {
             self.0.insert_str(0, &format!("{value:?}"));
         } else {
-            self.0.push_str(&format!(" {}={value:?}", field.name()));
+            write!(self.0, " {}={value:?}", field.name()).unwrap();
         }
     }
 }
