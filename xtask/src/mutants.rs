@@ -17,7 +17,96 @@ struct Mutant {
     tests: &'static [&'static str],
 }
 
-const MUTANTS: &[Mutant] = &[];
+const ENGINE: &[&str] = &["-p", "iccl-runtime", "--lib", "engine::"];
+const SCHEDULE: &[&str] = &["-p", "iccl-runtime", "--test", "schedule_matrix"];
+
+const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "avg-is-sum-in-the-engine",
+        file: "iccl-runtime/src/engine/state.rs",
+        find: "Finish::DivideByRanks(ranks) => KernelFinish::DivideByRanks(*ranks),",
+        replace: "Finish::DivideByRanks(_) => KernelFinish::None,",
+        tests: ENGINE,
+    },
+    Mutant {
+        name: "avg-is-sum-in-the-kernels",
+        file: "iccl-kernels/src/lib.rs",
+        find: "(RedOp::Sum, Finish::DivideByRanks(ranks)) => Ok((RedOp::Avg, ranks)),",
+        replace: "(RedOp::Sum, Finish::DivideByRanks(ranks)) => Ok((RedOp::Sum, ranks)),",
+        tests: &["-p", "iccl-kernels"],
+    },
+    Mutant {
+        name: "avg-is-sum-in-the-schedule",
+        file: "iccl-runtime/src/schedule/builder.rs",
+        find: "RedOp::Avg if all => Finish::DivideByRanks(self.request.ranks),",
+        replace: "RedOp::Avg if all => Finish::None,",
+        tests: SCHEDULE,
+    },
+    Mutant {
+        name: "last-chunk-dropped",
+        file: "iccl-runtime/src/schedule/all_reduce/owner.rs",
+        find: "for stage in 0..stages {",
+        replace: "for stage in 0..stages.saturating_sub(1) {",
+        tests: SCHEDULE,
+    },
+    Mutant {
+        name: "slices-swapped",
+        file: "iccl-runtime/src/schedule/all_reduce/owner.rs",
+        find: "builder.send(peer, builder.slice(Buffer::Send, cut), cut);",
+        replace: "let cut = chunk_of(rank, stage).unwrap_or(cut);
+                builder.send(peer, builder.slice(Buffer::Send, cut), cut);",
+        tests: SCHEDULE,
+    },
+    Mutant {
+        name: "contributions-out-of-rank-order",
+        file: "iccl-runtime/src/schedule/all_reduce/owner.rs",
+        find: "builder.reduce((0..ranks).map(",
+        replace: "builder.reduce((0..ranks).rev().map(",
+        tests: SCHEDULE,
+    },
+    Mutant {
+        name: "gate-skipped",
+        file: "iccl-runtime/src/schedule/builder.rs",
+        find: "        while distance < ranks {",
+        replace: "        while distance < ranks.min(2) {",
+        tests: SCHEDULE,
+    },
+    Mutant {
+        name: "wait-skipped-by-the-engine",
+        file: "iccl-runtime/src/engine/state.rs",
+        find: "if *waiting_for == 0 {",
+        replace: "if *waiting_for == 1 || program.dependency_counts[*successor as usize] == 1 {",
+        tests: ENGINE,
+    },
+    Mutant {
+        name: "stream-does-not-wait",
+        file: "iccl-runtime/src/comm/stream.rs",
+        find: "inner.word.pointer, number) }",
+        replace: "inner.word.pointer, 0) }",
+        tests: &["-p", "iccl-tests", "--test", "comm_streams"],
+    },
+    Mutant {
+        name: "envelope-not-compared-by-shm",
+        file: "plugins/transport-shm/src/link.rs",
+        find: "if envelope != front.envelope || length != front.length {",
+        replace: "if length != front.length {",
+        tests: &["-p", "iccl-plugin-transport-shm"],
+    },
+    Mutant {
+        name: "dialer-not-authenticated",
+        file: "iccl-wire/src/handshake.rs",
+        find: "if !bool::from(proof.ct_eq(&self.expected_proof)) {",
+        replace: "if !bool::from(proof.ct_eq(&self.expected_proof)) && proof.is_empty() {",
+        tests: &["-p", "iccl-wire"],
+    },
+    Mutant {
+        name: "plan-differs-on-one-rank",
+        file: "iccl-runtime/src/comm/initialise.rs",
+        find: "digest: plan.link_digest(rank, peer.rank)?,",
+        replace: "digest: plan.link_digest(rank, peer.rank)? ^ u64::from(rank == 1),",
+        tests: &["-p", "iccl-tests", "--test", "comm_all_reduce"],
+    },
+];
 
 pub(crate) fn all(only: Option<&str>) -> Result<(), Failure> {
     let chosen: Vec<&Mutant> =
