@@ -1,6 +1,7 @@
 //! What the whole-system tests share.
 
 mod c_plugins;
+pub mod command;
 
 /// The guide's examples in Rust are compiled as documentation tests.
 #[cfg(doctest)]
@@ -61,21 +62,25 @@ pub fn plugin_folder() -> &'static Path {
     &FOLDER
 }
 
-fn lay_out() -> PathBuf {
+/// Builds with cargo in the test's own profile. Gives the folder of what was built.
+fn cargo_build(what: &[&str]) -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.current_dir(workspace()).args(["build", "--offline", "--locked"]);
-    command.args(["-p", "iccl-runtime", "--bin", "iccl-plugin-probe"]);
-    for package in PLUGIN_PACKAGES {
-        command.args(["-p", package]);
-    }
-    command.args(["--lib"]);
+    command.current_dir(workspace()).args(["build", "--offline", "--locked"]).args(what);
     if !cfg!(debug_assertions) {
         command.arg("--release");
     }
     run(&mut command);
+    target_folder().join(if cfg!(debug_assertions) { "debug" } else { "release" })
+}
 
-    let built = target_folder().join(if cfg!(debug_assertions) { "debug" } else { "release" });
+fn lay_out() -> PathBuf {
+    let mut what = vec!["-p", "iccl-runtime", "--bin", "iccl-plugin-probe"];
+    for package in PLUGIN_PACKAGES {
+        what.extend(["-p", package]);
+    }
+    what.push("--lib");
+    let built = cargo_build(&what);
     let folder = built.join("test-plugins");
     std::fs::create_dir_all(&folder).expect("the plugins' folder can be made");
     for package in PLUGIN_PACKAGES {

@@ -43,7 +43,7 @@ pub(crate) struct Arguments {
     placement: Placement,
     /// How long the other ranks may go on when one has failed, in seconds; then they get TERM, and
     /// as long again later KILL.
-    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "1.5", value_parser = seconds)]
     grace: Duration,
     /// Print the lines as they are, without the rank in front.
     #[arg(long)]

@@ -1,0 +1,147 @@
+//! `iccl perf`: right results are shown to be right, on every layout that one machine can play.
+
+use iccl_tests::command::{Ran, iccl, run_to_end};
+use serde_json::Value;
+
+fn perf(arguments: &[&str]) -> Ran {
+    run_to_end(&mut iccl(&[&["perf"], arguments].concat()))
+}
+
+/// The rows, which must all be right where they were measured.
+fn right_rows(ran: &Ran) -> Vec<Value> {
+    assert_eq!(ran.code(), Some(0), "{}", ran.all());
+    let rows = ran.json().as_array().expect("an array of rows").clone();
+    for row in rows.iter().filter(|row| row.get("skipped").is_none()) {
+        for placement in ["out_of_place", "in_place"] {
+            let wrong = &row[placement]["wrong"];
+            assert!(wrong.is_null() || wrong == 0, "{row}");
+        }
+    }
+    rows
+}
+
+fn measured(rows: &[Value]) -> usize {
+    rows.iter().filter(|row| row.get("skipped").is_none()).count()
+}
+
+const QUICK: [&str; 5] = ["--iters", "2", "-w", "1", "--json"];
+
+#[test]
+fn the_mean_over_four_ranks_is_right_for_every_type() {
+    let arguments = ["all_reduce", "-n", "4", "--op", "avg", "--dtype", "all"];
+    let sizes = ["-b", "1K", "-e", "1M", "-f", "32"];
+    let rows = right_rows(&perf(&[&arguments[..], &sizes, &QUICK].concat()));
+    // Twelve types with three sizes each; 8-bit floats are refused once each.
+    assert_eq!(measured(&rows), 12 * 3);
+    assert_eq!(rows.len(), 12 * 3 + 2);
+    for row in &rows {
+        let is_fp8 = row["dtype"].as_str().is_some_and(|name| name.starts_with("f8"));
+        assert_eq!(row.get("skipped").is_some(), is_fp8, "{row}");
+    }
+    let f32_row = rows.iter().find(|row| row["dtype"] == "f32").expect("f32");
+    for placement in ["out_of_place", "in_place"] {
+        assert_eq!(f32_row[placement]["wrong"], 0, "{f32_row}");
+        assert!(f32_row[placement]["time_us"].as_f64().is_some_and(|time| time > 0.0));
+    }
+}
+
+#[test]
+fn all_of_it_on_three_ranks() {
+    let rows = right_rows(&perf(&["all", "-n", "3", "-b", "6", "-e", "600", "-f", "10", "--json"]));
+    for collective in ["all_reduce", "broadcast", "barrier", "sendrecv"] {
+        assert!(rows.iter().any(|row| row["collective"] == collective), "{collective}");
+    }
+    // Moves take 8-bit floats, reductions say that they do not.
+    let fp8 = |collective: &str| {
+        rows.iter().find(|row| row["collective"] == collective && row["dtype"] == "f8e4m3").cloned()
+    };
+    assert_eq!(fp8("broadcast").expect("moved")["out_of_place"]["wrong"], 0);
+    let refused = fp8("all_reduce").expect("listed");
+    assert!(refused["skipped"].as_str().is_some_and(|why| why.contains("f8e4m3")), "{refused}");
+    let barrier = rows.iter().find(|row| row["collective"] == "barrier").expect("barrier");
+    assert_eq!(barrier["out_of_place"]["wrong"], 0, "{barrier}");
+}
+
+#[test]
+fn odd_counts_roots_and_rounds() {
+    let every_count = ["-b", "0", "-e", "33", "-i", "1", "-c", "2"];
+    let reduce = ["all_reduce", "-n", "5", "--dtype", "u8", "--op", "sum,max"];
+    let rows = right_rows(&perf(&[&reduce[..], &every_count, &QUICK].concat()));
+    assert_eq!(measured(&rows), 2 * 34);
+    let broadcast = ["broadcast", "-n", "4", "--dtype", "i16", "--root", "all"];
+    let sizes = ["-b", "2", "-e", "100K", "-f", "37"];
+    let rows = right_rows(&perf(&[&broadcast[..], &sizes, &QUICK].concat()));
+    let roots: std::collections::BTreeSet<u64> =
+        rows.iter().filter_map(|row| row["root"].as_u64()).collect();
+    assert_eq!(roots.into_iter().collect::<Vec<_>>(), [0, 1, 2, 3]);
+}
+
+#[test]
+fn one_rank_is_a_job_too() {
+    let rows = right_rows(&perf(&["all", "-n", "1", "-b", "64", "-e", "64", "--json"]));
+    assert!(measured(&rows) > 50);
+    let alone = rows.iter().find(|row| row["collective"] == "sendrecv").expect("sendrecv");
+    assert!(alone["skipped"].as_str().is_some_and(|why| why.contains("2 ranks")), "{alone}");
+}
+
+#[test]
+fn hosts_may_be_interleaved_and_uneven() {
+    for (ids, same, other) in [("a,b,a,b", "0-2 shm", "0-1 tcp"), ("a,a,a,b", "0-1 shm", "2-3 tcp")]
+    {
+        let ran = perf(&[
+            "all",
+            "--host-ids",
+            ids,
+            "-b",
+            "1000",
+            "-e",
+            "100K",
+            "-f",
+            "100",
+            "--dtype",
+            "bf16,i32,f64",
+        ]);
+        assert_eq!(ran.code(), Some(0), "{}", ran.all());
+        assert!(ran.out.contains("4 ranks on 2 hosts"), "{}", ran.out);
+        let links = ran.out.lines().find(|line| line.starts_with("# links:")).expect("links");
+        assert!(links.contains(same) && links.contains(other), "{links}");
+        assert!(ran.out.contains("# Out of bounds values : 0 OK"), "{}", ran.out);
+    }
+}
+
+#[test]
+fn the_table_has_the_columns_that_people_know() {
+    let ran = perf(&["all_reduce", "-n", "2", "-b", "8", "-e", "64", "--iters", "2"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.all());
+    let heads = ran.out.lines().find(|line| line.contains("redop")).expect("heads");
+    let words: Vec<&str> = heads.split_whitespace().collect();
+    let figures = ["time", "algbw", "busbw", "#wrong"];
+    assert_eq!(words[..6], ["#", "size", "count", "type", "redop", "root"]);
+    assert_eq!(words[6..10], figures);
+    assert_eq!(words[10..14], figures);
+    let rows: Vec<Vec<&str>> = ran
+        .out
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(rows.len(), 4);
+    assert_eq!(rows[0][..5], ["8", "2", "f32", "sum", "-1"]);
+    assert!(rows.iter().all(|row| row[8] == "0" && row[12] == "0"), "{}", ran.out);
+    assert!(ran.err.is_empty(), "quiet when all is right: {}", ran.err);
+}
+
+#[test]
+fn nothing_measured_is_a_failure() {
+    let ran = perf(&["all_reduce", "-n", "2", "--dtype", "f8e4m3", "-b", "8", "-e", "8"]);
+    assert_eq!(ran.code(), Some(1), "{}", ran.all());
+    assert!(ran.out.contains("# skipped: all_reduce f8e4m3 sum"), "{}", ran.out);
+}
+
+#[test]
+fn unverified_is_not_said_to_be_right() {
+    let ran = perf(&["all_reduce", "-n", "2", "-c", "0", "-b", "8", "-e", "8", "--iters", "1"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.all());
+    assert!(ran.out.contains("nothing was verified") && ran.out.contains("N/A"), "{}", ran.out);
+    assert!(!ran.out.contains("0 OK"), "{}", ran.out);
+}
