@@ -1,5 +1,8 @@
 //! What the whole-system tests share.
 
+// A test that cannot go on panics.
+#![allow(clippy::missing_panics_doc)]
+
 mod c_plugins;
 pub mod command;
 
