@@ -53,7 +53,7 @@ impl Lines {
     }
 
     /// Reads until every rank has said something that begins so; gives the rest of it by rank.
-    fn from_each(&mut self, ranks: u32, what: &str) -> BTreeMap<u32, String> {
+    fn each_says(&mut self, ranks: u32, what: &str) -> BTreeMap<u32, String> {
         let mut said = BTreeMap::new();
         let give_up = Instant::now() + Duration::from_secs(60);
         while said.len() < ranks as usize {
@@ -75,7 +75,7 @@ impl Lines {
 }
 
 fn pids(lines: &mut Lines, ranks: u32) -> BTreeMap<u32, u32> {
-    let said = lines.from_each(ranks, "pid ");
+    let said = lines.each_says(ranks, "pid ");
     said.into_iter().map(|(rank, text)| (rank, text.parse().expect("a pid"))).collect()
 }
 
@@ -164,9 +164,9 @@ fn signals_reach_the_ranks() {
     let mut lines = Lines::of(&mut child);
     pids(&mut lines, 2);
     kill_process(pid(child.id()), Signal::USR1).expect("sent");
-    lines.from_each(2, "got usr1");
+    lines.each_says(2, "got usr1");
     kill_process(pid(child.id()), Signal::TERM).expect("sent");
-    lines.from_each(2, "got term");
+    lines.each_says(2, "got term");
     let ran = end_of(child, "iccl run");
     assert_eq!(ran.code(), Some(5), "{}", ran.all());
     assert!(!ran.err.contains("iccl run:"), "it was asked to end: {}", ran.err);
@@ -272,7 +272,7 @@ fn kill_one_of_four(arguments: &[&str]) -> Ran {
     let ranks = pids(&mut lines, 4);
     let began = Instant::now();
     kill_process(pid(ranks[&2]), Signal::KILL).expect("sent");
-    let said = lines.from_each(3, "lost ");
+    let said = lines.each_says(3, "lost ");
     assert!(began.elapsed() < END_TOGETHER, "{:?}", began.elapsed());
     for rank in [0, 1, 3] {
         assert!(said[&rank].starts_with("Some(2)"), "rank {rank}: {said:?}");
