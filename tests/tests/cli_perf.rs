@@ -85,7 +85,7 @@ fn one_rank_is_a_job_too() {
 }
 
 #[test]
-fn hosts_may_be_interleaved_and_uneven() {
+fn b029_b041_hosts_may_be_interleaved_and_uneven() {
     for (ids, same, other) in [("a,b,a,b", "0-2 shm", "0-1 tcp"), ("a,a,a,b", "0-1 shm", "2-3 tcp")]
     {
         let ran = perf(&[
@@ -129,6 +129,62 @@ fn the_table_has_the_columns_that_people_know() {
     assert_eq!(rows[0][..5], ["8", "2", "f32", "sum", "-1"]);
     assert!(rows.iter().all(|row| row[8] == "0" && row[12] == "0"), "{}", ran.out);
     assert!(ran.err.is_empty(), "quiet when all is right: {}", ran.err);
+}
+
+/// One of each kind.
+const TYPES: &str = "i8,u16,i64,bf16,f64,f8e4m3";
+
+/// Every algorithm that may carry it gives the same exact results; the others are refused, not wrong.
+#[test]
+fn b002_every_algorithm_on_every_transport_is_right_or_refused() {
+    for (algorithm, carries_avg) in
+        [("direct", true), ("owner", true), ("recursive_doubling", false), ("ring", false)]
+    {
+        let forced = format!("algorithm=all_reduce={algorithm}");
+        for hosts in [&["-n", "3"][..], &["--host-ids", "a,b,a"]] {
+            let arguments = ["all_reduce", "--set", &forced, "--dtype", TYPES, "--op", "all"];
+            let sizes = ["-b", "24", "-e", "24K", "-f", "1024"];
+            let rows = right_rows(&perf(&[&arguments[..], hosts, &sizes, &QUICK].concat()));
+            for row in &rows {
+                let is_measured = row.get("skipped").is_none();
+                assert!(!is_measured || row["algorithm"] == algorithm, "{row}");
+                let is_fp8 = row["dtype"].as_str().is_some_and(|name| name.starts_with("f8"));
+                if row["op"] == "avg" && !is_fp8 {
+                    assert_eq!(is_measured, carries_avg, "{algorithm}: {row}");
+                }
+            }
+            assert!(measured(&rows) > 10, "{algorithm}");
+        }
+    }
+}
+
+#[test]
+fn b003_the_mean_is_right_at_every_small_count_and_around_thresholds() {
+    let mean = ["all_reduce", "-n", "4", "--op", "avg", "--dtype", "f32", "--in-place-only"];
+    let small = ["-b", "4", "-e", "520", "-i", "4", "--iters", "1", "-w", "0", "--json"];
+    let rows = right_rows(&perf(&[&mean[..], &small].concat()));
+    assert_eq!(measured(&rows), 130);
+    let around = ["-b", "16380", "-e", "16392", "-i", "4", "--iters", "1", "-w", "0", "--json"];
+    assert_eq!(measured(&right_rows(&perf(&[&mean[..], &around].concat()))), 4);
+}
+
+#[test]
+fn b072_a_device_that_is_not_there_is_an_error_on_every_rank() {
+    let ran = perf(&["barrier", "-n", "2", "--set", "device.backend=ascend"]);
+    assert_eq!(ran.code(), Some(1), "{}", ran.all());
+    for prefix in ["error: ", "[1] error: "] {
+        let line = ran.err.lines().find(|line| line.starts_with(prefix)).expect("an error");
+        assert!(line.contains("ascend") && line.contains("searched"), "{line}");
+        assert!(line.contains("host (active)"), "what was seen: {line}");
+    }
+}
+
+#[test]
+fn a_launcher_and_the_command_line_must_agree_on_the_ranks() {
+    let mut command = iccl(&["perf", "barrier", "-n", "3"]);
+    let ran = run_to_end(command.env("RANK", "0").env("WORLD_SIZE", "4"));
+    assert_eq!(ran.code(), Some(2), "{}", ran.all());
+    assert!(ran.err.contains("-n 3") && ran.err.contains("4 ranks"), "{}", ran.err);
 }
 
 #[test]

@@ -281,10 +281,62 @@ fn kill_one_of_four(arguments: &[&str]) -> Ran {
 }
 
 #[test]
-fn a_killed_rank_is_named_by_the_others() {
+fn b036_a_killed_rank_is_named_by_the_others() {
     for layout in [&[][..], &["--host-ids", "a,b,a,b"]] {
         let ran = kill_one_of_four(layout);
         assert_eq!(ran.code(), Some(128 + 9), "{}", ran.all());
         assert!(ran.err.contains("rank 2 was killed by SIGKILL (9)"), "{}", ran.err);
     }
+}
+
+#[test]
+fn b036_a_stopped_rank_is_waited_for_until_the_deadline_and_named() {
+    let program = Path::new(env!("CARGO_BIN_EXE_endless_all_reduce"));
+    let program = program.to_str().expect("a path");
+    for deadline in ["1s", "60s"] {
+        let set = format!("engine.op_timeout={deadline}");
+        let run = ["run", "-n", "3", "--grace", "20", "--set", &set, "--", program];
+        let mut child = started(iccl(&run));
+        let mut lines = Lines::of(&mut child);
+        let ranks = pids(&mut lines, 3);
+        kill_process(pid(ranks[&1]), Signal::STOP).expect("sent");
+        if deadline == "1s" {
+            let said = lines.each_says(2, "lost ");
+            // A rank may also have to wait for one that waits, and then names both.
+            for rank in [0, 2] {
+                assert!(said[&rank].contains("rank 1 (last seen at"), "rank {rank}: {said:?}");
+                assert!(said[&rank].contains("longer than 1s"), "rank {rank}: {said:?}");
+            }
+        } else {
+            // In time: nobody minds.
+            std::thread::sleep(Duration::from_millis(500));
+            kill_process(pid(ranks[&1]), Signal::CONT).expect("sent");
+            std::thread::sleep(Duration::from_millis(200));
+            assert!(lines.0.try_recv().is_err(), "nobody lost anybody");
+            assert!(child.try_wait().expect("waited").is_none());
+        }
+        // Ends ranks that are stopped, too.
+        kill_process(pid(child.id()), Signal::TERM).expect("sent");
+        kill_process(pid(child.id()), Signal::TERM).expect("sent");
+        end_of(child, "iccl run");
+        assert!(ranks.values().all(|rank| gone(*rank)), "{ranks:?}");
+    }
+}
+
+#[test]
+fn b092_a_killed_job_leaves_nothing_in_dev_shm() {
+    let ours = || {
+        let entries = std::fs::read_dir("/dev/shm").map(|all| all.filter_map(Result::ok));
+        let names = entries.into_iter().flatten().map(|entry| entry.file_name());
+        names.filter(|name| name.to_string_lossy().contains("iccl")).collect::<Vec<_>>()
+    };
+    let before = ours();
+    let program = Path::new(env!("CARGO_BIN_EXE_endless_all_reduce"));
+    let mut child = started(iccl(&["run", "-n", "2", "--", program.to_str().expect("a path")]));
+    let mut lines = Lines::of(&mut child);
+    let ranks = pids(&mut lines, 2);
+    child.kill().expect("killed");
+    child.wait().expect("gone");
+    assert!(ranks.values().all(|rank| gone(*rank)));
+    assert_eq!(ours(), before);
 }

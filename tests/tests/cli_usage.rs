@@ -70,6 +70,20 @@ fn a_mistyped_setting_names_the_nearest() {
 }
 
 #[test]
+fn b096_an_unknown_key_of_a_file_is_named_with_its_place() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("iccl.toml");
+    std::fs::write(&file, "\n[transport]\nenabld = [\"tcp\"]\n").expect("written");
+    for command in [&["plan"][..], &["perf", "barrier"], &["run", "-n", "1"], &["doctor"]] {
+        let tail: &[&str] = if command[0] == "run" { &["--", "true"] } else { &[] };
+        let file = ["--config", file.to_str().expect("a path")];
+        let ran = ran(&[command, &file, tail].concat());
+        assert_eq!(ran.code(), Some(2), "{command:?}: {}", ran.all());
+        assert!(ran.err.contains("iccl.toml:3:1") && ran.err.contains("enabled"), "{}", ran.err);
+    }
+}
+
+#[test]
 fn settings_say_where_they_come_from() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("iccl.toml");

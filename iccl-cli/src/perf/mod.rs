@@ -30,7 +30,7 @@ use crate::context::Context;
 use crate::failure::{Failure, Outcome, Result};
 use crate::placement::Placement;
 use crate::print;
-use crate::run::job::{Job, Show};
+use crate::run::job::{Ending, Job, Show};
 use benchmark::{Case, Operation};
 use choices::{Root, Size, Sizes, Step, cases, choose};
 use measure::{Bench, Effort};
@@ -235,10 +235,14 @@ fn start_ranks(ranks: u32, host_ids: Option<Vec<String>>) -> Result {
     let environment = Vec::new();
     let show = Show::RankZero;
     let report = Job { ranks, host_ids, command, environment, grace: GRACE, show }.run()?;
-    Ok(match report.status() {
-        0 => Outcome::Right,
-        status => Outcome::Status(status),
-    })
+    let Some(culprit) = report.culprit else { return Ok(Outcome::Right) };
+    match culprit.ending {
+        // It has said what is wrong.
+        Ending::Status(1) => Ok(Outcome::CheckFailed),
+        Ending::Status(2) => Ok(Outcome::Status(2)),
+        Ending::Signal(_) if report.asked_to_end.is_some() => Ok(Outcome::Status(report.status())),
+        _ => Err(Failure::new(culprit.to_string())),
+    }
 }
 
 /// One rank's part.
