@@ -1,6 +1,5 @@
 //! The first run of a plugin that is not trusted, in a process of its own: a crash or a hang in a
-//! vendor's driver cannot be undone. This is the parent's side; [`helper`](super::helper) is the
-//! child's. See `docs/decisions/0003-child-probe.md`.
+//! vendor's driver cannot be undone. This is the parent's side; `helper` is the child's. See `docs/decisions/0003-child-probe.md`.
 
 use std::io::{ErrorKind as IoErrorKind, PipeReader, Read};
 use std::os::fd::OwnedFd;
@@ -233,9 +232,8 @@ impl Run {
             match ended {
                 Ok(Some(status)) => return Err(self.ended(status)),
                 Ok(None) => {}
-                Err(error) => {
-                    return Err(Refusal::new(Reason::ProbeChildFailed, error.to_string()));
-                }
+                // The application ignores SIGCHLD, or took the status of our child.
+                Err(_) => return Err(self.vanished()),
             }
             let left = self.deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -297,6 +295,11 @@ impl Run {
                 format!("ended with status {} in {}", status.code().unwrap_or_default(), self.stage)
             }
         };
+        Refusal::new(Reason::ProbeCrashed, self.with_printed(how))
+    }
+
+    fn vanished(&self) -> Refusal {
+        let how = format!("ended in {}, and its status is lost", self.stage);
         Refusal::new(Reason::ProbeCrashed, self.with_printed(how))
     }
 

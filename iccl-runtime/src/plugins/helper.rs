@@ -1,5 +1,5 @@
 //! The child process in which a plugin is run first: the program `iccl-plugin-probe`. See
-//! [`child`](super::child) for the other side.
+//! `child` for the other side.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};

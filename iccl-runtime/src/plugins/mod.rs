@@ -1,21 +1,24 @@
 //! Discovers, checks, loads, negotiates, probes and self-tests plugins.
 //!
 //! [`PluginSet::load`] is the way in. Every candidate leaves one [`Record`], whatever became of it,
-//! and no candidate ends the process. In order, a candidate goes through [`folders`] (where it was
-//! found), [`file`] and [`elf`] (what can be known without running it), [`child`] (its first run, in
-//! a process of its own, by [`helper`]), [`image`] (the doors), [`activate`] (description, settings,
-//! probe) and [`self_test`]. What stays loaded is known to [`process`], once for all sets.
+//! and no candidate ends the process. `discovery` takes all of them, in order, through `folders`
+//! (where they are found), `file` and `elf` (what can be known without running them), and `load`:
+//! `child` (the first run, in a process of its own, whose side is `helper`), `image` (the doors),
+//! `activate` (probe and facts) and `self_test`. What stays loaded is known to `process`, once for
+//! all sets. `docs/plugins.md` is the operator's view.
 //!
 //! Nothing here reads a setting or the environment, plans, or knows what a link is.
 
 mod activate;
 mod child;
+mod discovery;
 mod elf;
 mod error;
 mod file;
 mod folders;
 mod helper;
 mod image;
+mod load;
 mod names;
 mod process;
 mod reason;

@@ -1,44 +1,31 @@
-//! The plugins that are used, and how they came to be: one pass over all candidates.
+//! The plugins that are used, as the other rooms see them.
 
-use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use iccl_plugin_api::host::{
     CollectivesView, OpenDevice, OpenDomain, PluginView, SettingDescription, TransportView,
 };
-use iccl_plugin_api::registry::{StaticPlugin, static_plugins};
 use iccl_plugin_api::sdk::{CollectivesFacts, DeviceFacts, DomainRequest, TransportFacts};
-use iccl_plugin_api::tables::{ABI_MAJOR, CollectiveSupport, family};
+use iccl_plugin_api::tables::{ABI_MAJOR, CollectiveSupport};
 
-use super::activate::{Offer, SelfTests, activate};
-use super::child::{self, Passed};
+use super::discovery::Discovery;
 use super::error::call_error;
-use super::file::{self, CheckedFile, FileId};
-use super::folders::{Folder, list, search_order};
-use super::image::{self, Image};
-use super::names::{means, names_of};
-use super::process::{Known, Loaded, Origin};
-use super::reason::{Reason, Refusal};
-use super::record::{Door, LINKED, ProbeMethod, Record, SelfTest, kinds};
-use super::settings::settings_for;
-use crate::config::{Config, ProbeMode};
+use super::names::means;
+use super::record::{Door, Record};
+use crate::config::Config;
 use crate::{Error, Result};
-
-/// Most child processes at a time.
-const MOST_CHILDREN: usize = 8;
 
 /// A plugin that is used.
 #[derive(Clone, Debug)]
 pub struct Plugin {
-    name: &'static str,
-    version: semver::Version,
-    vendor: &'static str,
-    description: &'static str,
-    settings: Vec<SettingDescription>,
-    view: PluginView,
-    door: Door,
+    pub(super) name: &'static str,
+    pub(super) version: semver::Version,
+    pub(super) vendor: &'static str,
+    pub(super) description: &'static str,
+    pub(super) settings: Vec<SettingDescription>,
+    pub(super) view: PluginView,
+    pub(super) door: Door,
 }
 
 impl Plugin {
@@ -86,9 +73,9 @@ impl Plugin {
 /// A device of a plugin. Nothing is opened yet.
 #[derive(Clone, Debug)]
 pub struct DevicePlugin {
-    plugin: Arc<Plugin>,
-    index: u32,
-    facts: DeviceFacts,
+    pub(super) plugin: Arc<Plugin>,
+    pub(super) index: u32,
+    pub(super) facts: DeviceFacts,
 }
 
 impl DevicePlugin {
@@ -122,9 +109,9 @@ impl DevicePlugin {
 /// A transport of a plugin. Nothing is opened yet.
 #[derive(Clone, Debug)]
 pub struct TransportPlugin {
-    plugin: Arc<Plugin>,
-    view: TransportView,
-    facts: TransportFacts,
+    pub(super) plugin: Arc<Plugin>,
+    pub(super) view: TransportView,
+    pub(super) facts: TransportFacts,
 }
 
 impl TransportPlugin {
@@ -160,10 +147,10 @@ impl TransportPlugin {
 /// A native collectives library of a plugin.
 #[derive(Clone, Debug)]
 pub struct CollectivesPlugin {
-    plugin: Arc<Plugin>,
-    view: CollectivesView,
-    facts: CollectivesFacts,
-    support: Vec<CollectiveSupport>,
+    pub(super) plugin: Arc<Plugin>,
+    pub(super) view: CollectivesView,
+    pub(super) facts: CollectivesFacts,
+    pub(super) support: Vec<CollectiveSupport>,
 }
 
 impl CollectivesPlugin {
@@ -208,13 +195,13 @@ pub struct PluginSet {
 }
 
 #[derive(Debug, Default)]
-struct Inner {
-    records: Vec<Record>,
-    searched: Vec<PathBuf>,
-    plugins: Vec<Arc<Plugin>>,
-    devices: Vec<DevicePlugin>,
-    transports: Vec<TransportPlugin>,
-    collectives: Vec<CollectivesPlugin>,
+pub(super) struct Inner {
+    pub(super) records: Vec<Record>,
+    pub(super) searched: Vec<PathBuf>,
+    pub(super) plugins: Vec<Arc<Plugin>>,
+    pub(super) devices: Vec<DevicePlugin>,
+    pub(super) transports: Vec<TransportPlugin>,
+    pub(super) collectives: Vec<CollectivesPlugin>,
 }
 
 impl PluginSet {
@@ -243,7 +230,7 @@ impl PluginSet {
     /// # Errors
     /// `InvalidConfig` for a setting that a plugin does not have, or a value of the wrong kind.
     pub fn discover(config: &Config) -> Result<Self> {
-        Discovery::new(config).run()
+        Discovery::new(config).run().map(|inner| Self { inner: Arc::new(inner) })
     }
 
     /// One record for each candidate, in the order of the search.
@@ -300,477 +287,5 @@ impl PluginSet {
     /// was seen. `why` tells who needs it, such as `device.backend`.
     pub fn missing(&self, name: &str, why: &str) -> Error {
         super::require::missing(self, name, why, None)
-    }
-}
-
-/// A candidate on its way.
-struct Candidate {
-    record: Record,
-    /// What passed the checks of its file; gone once it is refused.
-    file: Option<CheckedFile>,
-    started: Instant,
-    spent: Duration,
-}
-
-impl Candidate {
-    fn new(record: Record) -> Self {
-        Self { record, file: None, started: Instant::now(), spent: Duration::ZERO }
-    }
-
-    fn refuse(&mut self, refusal: Refusal) {
-        self.record.refuse(refusal);
-        self.file = None;
-    }
-}
-
-/// One pass over all candidates.
-struct Discovery<'a> {
-    config: &'a Config,
-    folders: Vec<Folder>,
-    candidates: Vec<Candidate>,
-    set: Inner,
-}
-
-impl<'a> Discovery<'a> {
-    fn new(config: &'a Config) -> Self {
-        let folders = search_order(config);
-        let searched = folders.iter().map(|folder| folder.path.clone()).collect();
-        let set = Inner { searched, ..Inner::default() };
-        Self { config, folders, candidates: Vec::new(), set }
-    }
-
-    fn run(mut self) -> Result<PluginSet> {
-        self.linked()?;
-        self.find();
-        self.settle_names();
-        self.load()?;
-        self.report();
-        Ok(PluginSet { inner: Arc::new(self.set) })
-    }
-
-    /// Whether the configuration leaves a plugin out, by what is known before it is loaded.
-    fn left_out(&self, name: &str, families: u32) -> Option<Refusal> {
-        if self.config.plugins.disable.iter().any(|written| means(written, name)) {
-            return Some(Refusal::new(Reason::Disabled, "plugins.disable names it"));
-        }
-        if families == family::TRANSPORT && !self.enables(name) {
-            let enabled = self.config.transport.enabled.join(", ");
-            let detail = format!("transport.enabled is [{enabled}]");
-            return Some(Refusal::new(Reason::TransportNotEnabled, detail));
-        }
-        None
-    }
-
-    /// Whether `transport.enabled` names the plugin.
-    fn enables(&self, name: &str) -> bool {
-        self.config.transport.enabled.iter().any(|written| means(written, name))
-    }
-
-    /// Takes the plugins that are linked into the program, in the order of their names.
-    fn linked(&mut self) -> Result<()> {
-        let mut linked: Vec<&'static StaticPlugin> = static_plugins().collect();
-        linked.sort_by_key(|plugin| plugin.name);
-        for plugin in linked {
-            let mut candidate = Candidate::new(Record::new(LINKED));
-            candidate.record.name = Some(plugin.name.to_owned());
-            if let Err(refusal) = self.load_linked(plugin, &mut candidate)? {
-                candidate.refuse(refusal);
-            }
-            candidate.spent = candidate.started.elapsed();
-            self.candidates.push(candidate);
-        }
-        Ok(())
-    }
-
-    fn load_linked(
-        &mut self,
-        plugin: &'static StaticPlugin,
-        candidate: &mut Candidate,
-    ) -> Result<std::result::Result<(), Refusal>> {
-        // SAFETY: the table is a static of this program, made by `export_plugin!`.
-        let view = match unsafe { PluginView::new((plugin.table)()) } {
-            Ok(view) => view,
-            Err(error) => {
-                let refusal = Refusal::new(image::table_reason(&error), error.to_string());
-                return Ok(Err(refusal));
-            }
-        };
-        candidate.record.kinds = kinds(view.families());
-        candidate.record.abi = Some(format!("{ABI_MAJOR}.{}", view.abi_minor()));
-        if let Some(refusal) = self.left_out(plugin.name, view.families()) {
-            return Ok(Err(refusal));
-        }
-        let image = Image { view, door: Door::Linked, note: None };
-        let trusted = (ProbeMethod::Inline, None);
-        self.activate(Origin::Linked(plugin.name), image, trusted, candidate)
-    }
-
-    /// Finds the candidates of all folders and checks their files.
-    fn find(&mut self) {
-        let allow_insecure = self.config.plugins.allow_insecure_plugins;
-        let mut seen: HashMap<FileId, PathBuf> = HashMap::new();
-        let mut seen_folders: HashMap<FileId, PathBuf> = HashMap::new();
-        for folder in std::mem::take(&mut self.folders) {
-            if let Some(id) = file::id_of(&folder.path)
-                && let Some(first) = seen_folders.insert(id, folder.path.clone())
-            {
-                let (folder, first) = (folder.path.display(), first.display());
-                tracing::debug!(%folder, %first, "a plugin folder is searched once");
-                continue;
-            }
-            let (paths, others) = list(&folder, allow_insecure);
-            self.candidates.extend(others.into_iter().map(Candidate::new));
-            for path in paths {
-                let mut candidate = Candidate::new(Record::new(path));
-                match self.check(&candidate.record.path, &mut seen) {
-                    Ok(file) => {
-                        candidate.record.take_note(&file.note);
-                        match self.left_out(&file.note.name, file.note.families) {
-                            Some(refusal) => candidate.record.refuse(refusal),
-                            None => candidate.file = Some(file),
-                        }
-                    }
-                    Err(file::Failure { refusal, note }) => {
-                        if let Some(note) = note {
-                            candidate.record.take_note(&note);
-                        }
-                        candidate.record.refuse(refusal);
-                    }
-                }
-                candidate.spent = candidate.started.elapsed();
-                tracing::debug!(path = %candidate.record.path.display(), time = ?candidate.spent, "checked a plugin's file");
-                self.candidates.push(candidate);
-            }
-        }
-    }
-
-    fn check(
-        &self,
-        path: &Path,
-        seen: &mut HashMap<FileId, PathBuf>,
-    ) -> std::result::Result<CheckedFile, file::Failure> {
-        let opened = file::open(path)?;
-        if let Some(first) = seen.get(&opened.id()) {
-            let detail = format!("the same file as {}", first.display());
-            return Err(Refusal::new(Reason::SameFile, detail).into());
-        }
-        seen.insert(opened.id(), path.to_owned());
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let pin = self.config.plugins.sha256.get(name);
-        opened.check(pin.map(String::as_str), self.config.plugins.allow_insecure_plugins)
-    }
-
-    /// Sees that every name has one file. Names that differ only by case are one name.
-    fn settle_names(&mut self) {
-        let linked: Vec<String> = self
-            .candidates
-            .iter()
-            .filter(|candidate| candidate.record.path == Path::new(LINKED))
-            .filter_map(|candidate| candidate.record.name.clone())
-            .collect();
-        let mut claims: Vec<(String, Vec<usize>)> = Vec::new();
-        for (index, candidate) in self.candidates.iter_mut().enumerate() {
-            let Some(file) = &candidate.file else { continue };
-            let name = file.note.name.to_ascii_lowercase();
-            if linked.contains(&name) {
-                let detail = "a plugin of this name is linked into the program";
-                candidate.refuse(Refusal::new(Reason::LinkedIn, detail));
-                continue;
-            }
-            match claims.iter_mut().find(|(claimed, _)| *claimed == name) {
-                Some((_, indices)) => indices.push(index),
-                None => claims.push((name, vec![index])),
-            }
-        }
-        for (name, indices) in claims.iter().filter(|(_, indices)| indices.len() > 1) {
-            self.settle_name(name, indices);
-        }
-    }
-
-    /// The first folder of the search order wins; within it, nobody can tell which file is meant.
-    fn settle_name(&mut self, name: &str, indices: &[usize]) {
-        let paths: Vec<PathBuf> =
-            indices.iter().map(|&index| self.candidates[index].record.path.clone()).collect();
-        let first_folder = paths[0].parent();
-        let rivals = paths.iter().filter(|path| path.parent() == first_folder).count();
-        for (place, &index) in indices.iter().enumerate() {
-            if place == 0 && rivals == 1 {
-                continue;
-            }
-            let other = if place == 0 { &paths[1] } else { &paths[0] };
-            let detail = if rivals == 1 {
-                format!("{} comes first and is plugin {name} too", other.display())
-            } else {
-                format!("{} claims the name {name} too, and neither is used", other.display())
-            };
-            self.candidates[index].refuse(Refusal::new(Reason::NameClash, detail));
-        }
-    }
-
-    /// Whether the configuration trusts a plugin to be run in this process at once.
-    fn trusts(&self, candidate: &Candidate, file: &CheckedFile) -> bool {
-        let file_name = candidate.record.path.file_name().and_then(|name| name.to_str());
-        file.pinned
-            || self.config.plugins.allow.iter().any(|written| {
-                means(written, &file.note.name) || Some(written.as_str()) == file_name
-            })
-    }
-
-    /// Runs those that are not trusted in child processes, then loads all that are left.
-    fn load(&mut self) -> Result<()> {
-        let mut passed = self.run_children()?;
-        for index in 0..self.candidates.len() {
-            let Some(file) = self.candidates[index].file.take() else { continue };
-            let begin = Instant::now();
-            let mut candidate =
-                std::mem::replace(&mut self.candidates[index], Candidate::new(Record::new("")));
-            let trusted = passed.remove(&index).unwrap_or((ProbeMethod::Inline, None));
-            candidate.record.probe = Some(trusted.0);
-            let outcome = self.load_file(&file, trusted, &mut candidate)?;
-            if let Err(refusal) = outcome {
-                candidate.refuse(refusal);
-            }
-            candidate.spent += begin.elapsed();
-            self.candidates[index] = candidate;
-        }
-        Ok(())
-    }
-
-    fn load_file(
-        &mut self,
-        file: &CheckedFile,
-        first_run: (ProbeMethod, Option<Passed>),
-        candidate: &mut Candidate,
-    ) -> Result<std::result::Result<(), Refusal>> {
-        let image = match image::load(&file.path) {
-            Ok(image) => image,
-            Err(refusal) => return Ok(Err(refusal)),
-        };
-        if let Err(refusal) = image::describe(image.view, Some(&file.note)) {
-            return Ok(Err(refusal));
-        }
-        self.activate(Origin::File(file.id), image, first_run, candidate)
-    }
-
-    /// The children's verdicts, by candidate. Those that did not pass are refused here.
-    fn run_children(&mut self) -> Result<HashMap<usize, (ProbeMethod, Option<Passed>)>> {
-        let mut verdicts = HashMap::new();
-        if self.config.plugins.probe == ProbeMode::Inline {
-            return Ok(verdicts);
-        }
-        let waiting: Vec<(usize, CheckedFile)> = {
-            let known = Known::lock();
-            self.candidates
-                .iter()
-                .enumerate()
-                .filter_map(|(index, candidate)| {
-                    let file = candidate.file.as_ref()?;
-                    let run_before = known.get(&Origin::File(file.id)).is_some();
-                    (!run_before && !self.trusts(candidate, file)).then(|| (index, file.clone()))
-                })
-                .collect()
-        };
-        if waiting.is_empty() {
-            return Ok(verdicts);
-        }
-        let allow_insecure = self.config.plugins.allow_insecure_plugins;
-        let helper = match child::find_helper(&self.set.searched, allow_insecure) {
-            Ok(helper) => helper,
-            Err(places) => {
-                let places: Vec<String> =
-                    places.iter().map(|place| place.display().to_string()).collect();
-                let note = format!(
-                    "probed in this process, since {} is not in {}",
-                    super::HELPER_NAME,
-                    places.join(", ")
-                );
-                for (index, _) in waiting {
-                    self.candidates[index].record.notes.push(note.clone());
-                    verdicts.insert(index, (ProbeMethod::InlineWithoutHelper, None));
-                }
-                return Ok(verdicts);
-            }
-        };
-        let config = self.config;
-        for batch in waiting.chunks(MOST_CHILDREN) {
-            let outcomes: Vec<_> = std::thread::scope(|scope| {
-                let runs: Vec<_> = batch
-                    .iter()
-                    .map(|(index, file)| {
-                        let helper = &helper;
-                        let run = scope.spawn(move || {
-                            let begin = Instant::now();
-                            let outcome = child::probe(helper, file, config);
-                            (outcome, begin.elapsed())
-                        });
-                        (*index, run)
-                    })
-                    .collect();
-                runs.into_iter().map(|(index, run)| (index, run.join())).collect()
-            });
-            for (index, outcome) in outcomes {
-                let (outcome, time) =
-                    outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-                let candidate = &mut self.candidates[index];
-                candidate.spent += time;
-                candidate.record.probe = Some(ProbeMethod::Child);
-                tracing::debug!(path = %candidate.record.path.display(), ?time, "probed a plugin in a child process");
-                match outcome? {
-                    Ok(passed) => {
-                        verdicts.insert(index, (ProbeMethod::Child, Some(passed)));
-                    }
-                    Err(refusal) => candidate.refuse(refusal),
-                }
-            }
-        }
-        Ok(verdicts)
-    }
-
-    /// Probes a loaded plugin unless this process did so before, and takes what it offers.
-    fn activate(
-        &mut self,
-        origin: Origin,
-        image: Image,
-        (probe, passed): (ProbeMethod, Option<Passed>),
-        candidate: &mut Candidate,
-    ) -> Result<std::result::Result<(), Refusal>> {
-        let (description, version) = match image::describe(image.view, None) {
-            Ok(described) => described,
-            Err(refusal) => return Ok(Err(refusal)),
-        };
-        let declared: Vec<(&str, &str)> =
-            description.settings.iter().map(|setting| (setting.key, setting.kind)).collect();
-        let settings = settings_for(self.config, description.name, &declared)?;
-
-        let mut known = Known::lock();
-        if let Some(loaded) = known.get(&origin) {
-            if loaded.settings != settings {
-                candidate.record.notes.push(
-                    "it keeps the settings with which it was probed first in this process"
-                        .to_owned(),
-                );
-            }
-            drop(known);
-            return Ok(self.take(&loaded, candidate));
-        }
-        let host = known.host(description.name);
-        let run_tests = self.config.plugins.self_test;
-        let self_tests = match &passed {
-            _ if !run_tests => SelfTests::Off,
-            Some(passed) => SelfTests::Known(&passed.support),
-            None => SelfTests::Run,
-        };
-        let mut offer = match activate(image.view, host, &settings, self_tests, |_| {}) {
-            Ok(offer) => offer,
-            Err(refusal) => {
-                if refusal.reason == Reason::SelfTestFailed {
-                    candidate.record.self_test = SelfTest::Failed;
-                }
-                return Ok(Err(refusal));
-            }
-        };
-        if let Some(passed) = passed {
-            offer.struck = passed.struck;
-        }
-        let self_test = match offer.struck.as_slice() {
-            _ if !run_tests => SelfTest::NotRun,
-            [] => SelfTest::Passed,
-            struck => SelfTest::Struck(struck.to_vec()),
-        };
-        let plugin = Plugin {
-            name: description.name,
-            version,
-            vendor: description.vendor,
-            description: description.description,
-            settings: description.settings,
-            view: image.view,
-            door: image.door,
-        };
-        let loaded = Loaded {
-            plugin: Arc::new(plugin),
-            offer,
-            settings,
-            probe,
-            self_test,
-            note: image.note,
-        };
-        let loaded = known.insert(origin, loaded);
-        drop(known);
-        Ok(self.take(&loaded, candidate))
-    }
-
-    /// Adds what a plugin offers to the set.
-    fn take(
-        &mut self,
-        loaded: &Loaded,
-        candidate: &mut Candidate,
-    ) -> std::result::Result<(), Refusal> {
-        let (plugin, record) = (&loaded.plugin, &mut candidate.record);
-        let Offer { devices, transport, collectives, struck } = &loaded.offer;
-        let transport = transport.as_ref().filter(|_| self.enables(plugin.name));
-        if let Some(rival) = transport
-            .and_then(|facts| self.set.transports.iter().find(|rival| rival.tier() == facts.name))
-        {
-            let detail =
-                format!("plugin {} offers the tier {} too", rival.plugin.name, rival.tier());
-            return Err(Refusal::new(Reason::NameClash, detail));
-        }
-        record.name = Some(plugin.name.to_owned());
-        record.version = Some(plugin.version.to_string());
-        record.kinds = kinds(plugin.view.families());
-        record.abi = Some(format!("{}.{}", plugin.abi().0, plugin.abi().1));
-        record.door = Some(plugin.door);
-        record.probe = Some(loaded.probe);
-        record.self_test = loaded.self_test.clone();
-        record.notes.extend(loaded.note.clone());
-        if !struck.is_empty() {
-            record.notes.push(format!("not used for {}", struck.join(", ")));
-        }
-
-        self.set.plugins.push(Arc::clone(plugin));
-        self.set.devices.extend((0..).zip(devices).map(|(index, facts)| DevicePlugin {
-            plugin: Arc::clone(plugin),
-            index,
-            facts: facts.clone(),
-        }));
-        if let (Some(facts), Some(view)) = (transport, plugin.view.transport()) {
-            let (plugin, facts) = (Arc::clone(plugin), facts.clone());
-            self.set.transports.push(TransportPlugin { plugin, view, facts });
-        }
-        if let (Some(native), Some(view)) = (collectives, plugin.view.collectives()) {
-            self.set.collectives.push(CollectivesPlugin {
-                plugin: Arc::clone(plugin),
-                view,
-                facts: native.facts,
-                support: native.support.clone(),
-            });
-        }
-        Ok(())
-    }
-
-    /// Says what became of each candidate, one line each, and keeps the records.
-    fn report(&mut self) {
-        for mut candidate in std::mem::take(&mut self.candidates) {
-            candidate.record.probe_time = Some(candidate.spent);
-            let record = candidate.record;
-            if record.state == super::State::Rejected
-                || matches!(record.self_test, SelfTest::Struck(_))
-            {
-                tracing::warn!("{record}");
-            } else {
-                tracing::info!("{record}");
-            }
-            self.set.records.push(record);
-        }
-        let present: Vec<&str> = self
-            .set
-            .records
-            .iter()
-            .filter_map(|record| record.name.as_deref())
-            .flat_map(names_of)
-            .collect();
-        for line in self.config.tables_without_plugin(present) {
-            tracing::warn!("{line}");
-        }
     }
 }

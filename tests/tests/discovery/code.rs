@@ -1,5 +1,8 @@
 //! What is wrong with the code of a plugin.
 
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
 use iccl_plugin_api::MemoryKind;
 use iccl_runtime::ErrorKind;
 use iccl_runtime::plugins::{Door, PluginSet, ProbeMethod, Reason, SelfTest, State, call_error};
@@ -221,4 +224,34 @@ fn settings_cross_in_the_abi_s_form_and_unknown_ones_are_errors() {
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
         assert!(error.to_string().contains("expected a value of kind bytes"), "{error}");
     }
+}
+
+/// Says to the test below that it runs in a process that ignores SIGCHLD.
+const FOLDERS_VARIABLE: &str = "ICCL_TEST_IGNORED_CHILDREN_FOLDERS";
+
+#[test]
+fn an_application_may_ignore_its_children() {
+    if let Some(folders) = std::env::var_os(FOLDERS_VARIABLE) {
+        let folders: Vec<PathBuf> = std::env::split_paths(&folders).collect();
+        let folders: Vec<&Path> = folders.iter().map(PathBuf::as_path).collect();
+        for record in PluginSet::discover(&config(&folders, &[])).unwrap().records() {
+            println!("{record}");
+        }
+        return;
+    }
+    let folder = Folder::new();
+    folder.compile("crashing", &["FAULT_CRASHES_IN_PROBE"]);
+    folder.compile("healthy", &[]);
+    let folders = std::env::join_paths([folder.path(), iccl_tests::plugin_folder()]).unwrap();
+    // The shell's trap becomes the program's disposition.
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' CHLD; exec \"$0\" \"$@\""]);
+    shell.arg(std::env::current_exe().unwrap());
+    shell.args(["--exact", "code::an_application_may_ignore_its_children", "--nocapture"]);
+    let lines = iccl_tests::run(shell.env(FOLDERS_VARIABLE, folders));
+    let about = |name: &str| lines.lines().find(|line| line.contains(name)).expect(&lines);
+    let line = about("libiccl_crashing.so");
+    assert!(line.contains("(probe-crashed): "), "{line}");
+    assert!(line.contains("in probe"), "{line}");
+    assert!(about("libiccl_healthy.so").contains("active"), "{lines}");
 }
