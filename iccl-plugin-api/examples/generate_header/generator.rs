@@ -15,9 +15,6 @@ use syn::{
     LitStr, Meta, PathArguments, Token, Type, TypeBareFn, Visibility, braced,
 };
 
-/// Where the header lies in this package.
-pub(crate) const HEADER: &str = "include/iccl_plugin.h";
-
 /// The sources, in an order in which structs are defined before they are held by value.
 const SOURCES: &[&str] = &[
     "src/types.rs",
