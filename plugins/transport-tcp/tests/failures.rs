@@ -358,3 +358,54 @@ fn b060_a_forked_child_that_drops_the_domain_disturbs_nobody() {
     assert!(target == source);
     assert_eq!(status(&pair.a.ended[0]), Status::Ok);
 }
+
+#[test]
+fn b060_a_forked_child_that_holds_the_sockets_does_not_hide_the_end() {
+    let Pair { mut a, mut b, on_a, on_b } = Pair::new(&Options::default());
+    // SAFETY: the child only sleeps until it is ended.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        loop {
+            // SAFETY: takes no argument and touches no memory.
+            unsafe { libc::pause() };
+        }
+    }
+    let mut target = [0; 10];
+    b.receive(on_b, 1, 1, &mut target);
+    a.domain.quiesce(on_a, LONG).unwrap();
+    let start = Instant::now();
+    while b.ended.len() < 2 && start.elapsed() < LONG / 4 {
+        b.progress();
+    }
+    // SAFETY: ends the child made above and waits for it.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, std::ptr::null_mut(), 0);
+    }
+    check_failed(&b.ended, Status::PeerLost, vec![1]);
+}
+
+/// How many sockets connected to `port` are still held by a process, closed on one side.
+fn half_closed(port: u16) -> usize {
+    let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let rows = table.lines().skip(1).map(|row| row.split_whitespace().collect::<Vec<_>>());
+    let is_half_closed = |state: &str| state == "04" || state == "05";
+    rows.filter(|row| row[2].ends_with(&format!(":{port:04X}")))
+        .filter(|row| is_half_closed(row[3]) && row[9] != "0")
+        .count()
+}
+
+#[test]
+fn a_peer_that_never_closes_its_side_is_not_waited_for_for_ever() {
+    let Pair { a, mut b, on_b, .. } = Pair::new(&Options::default());
+    let port = a.domain.listens_on().port();
+    b.domain.channel_close(on_b).unwrap();
+    assert_eq!(half_closed(port), 1);
+    // Nothing but the domain's own deadline ends the sleep.
+    let start = Instant::now();
+    while half_closed(port) > 0 {
+        assert!(start.elapsed() < LONG / 2);
+        b.domain.wait(LONG).unwrap();
+        b.progress();
+    }
+}
