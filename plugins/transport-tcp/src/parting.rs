@@ -105,3 +105,51 @@ impl Parting {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    /// A parting with a farewell to say, and its peer.
+    fn parting(poller: &mut Poller, now: Instant) -> (Parting, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (socket, _) = listener.accept().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let connection = Connection::register(socket.into(), poller, Owner::Newcomer).unwrap();
+        let mut sender = Sender::new();
+        sender.post_end();
+        (Parting::new(vec![connection], sender, poller, now), peer)
+    }
+
+    #[test]
+    fn it_is_over_when_the_peer_has_closed_too_and_what_it_said_is_thrown_away() {
+        let (mut poller, now) = (Poller::new().unwrap(), Instant::now());
+        let (mut parting, mut peer) = parting(&mut poller, now);
+        assert!(!parting.step(&mut poller, now));
+        peer.write_all(&[7; 100_000]).unwrap();
+        assert!(!parting.step(&mut poller, now));
+        let mut heard = Vec::new();
+        // The farewell and the end come, not a reset.
+        peer.read_to_end(&mut heard).unwrap();
+        assert!(heard.starts_with(&u64::MAX.to_le_bytes()));
+        drop(peer);
+        // The clock stands still, so this is not the deadline.
+        assert!((0..1000).any(|_| {
+            poller.harvest(Duration::from_millis(10)).unwrap();
+            parting.step(&mut poller, now)
+        }));
+    }
+
+    #[test]
+    fn a_peer_that_does_not_close_has_its_time() {
+        let (mut poller, now) = (Poller::new().unwrap(), Instant::now());
+        let (mut parting, _peer) = parting(&mut poller, now);
+        assert!(!parting.step(&mut poller, now));
+        assert!(!parting.step(&mut poller, now + PATIENCE / 2));
+        assert!(parting.step(&mut poller, now + PATIENCE));
+    }
+}

@@ -397,7 +397,8 @@ fn half_closed(port: u16) -> usize {
 
 #[test]
 fn a_peer_that_never_closes_its_side_is_not_waited_for_for_ever() {
-    let Pair { a, mut b, on_b, .. } = Pair::new(&Options::default());
+    // Without a user time-out there is no other reason to wake up.
+    let Pair { a, mut b, on_b, .. } = Pair::new(&with_settings(&[("user_timeout", "0")]));
     let port = a.domain.listens_on().port();
     b.domain.channel_close(on_b).unwrap();
     assert_eq!(half_closed(port), 1);
@@ -408,4 +409,35 @@ fn a_peer_that_never_closes_its_side_is_not_waited_for_for_ever() {
         b.domain.wait(LONG).unwrap();
         b.progress();
     }
+}
+
+#[test]
+fn the_end_is_seen_behind_the_last_bytes_on_many_channels() {
+    // With so many channels nothing is read without news, and the news of the bytes and of the end
+    // may be one.
+    let options = Options::default();
+    let (mut a, mut b) = (options.open(0), options.open(1));
+    let address = a.domain.address().unwrap();
+    let on_a: Vec<_> = (0..5).map(|number| a.await_peer(1, number, 1)).collect();
+    let on_b: Vec<_> = (0..5).map(|number| b.dial(0, number, 1, &address)).collect();
+    drive(&mut [&mut a, &mut b], |ranks| {
+        on_a.iter().all(|&channel| ranks[0].is_open(channel))
+            && on_b.iter().all(|&channel| ranks[1].is_open(channel))
+    });
+    let source = pattern(1, 100);
+    let mut targets = vec![[0; 100]; 10];
+    for (&channel, targets) in on_a.iter().zip(targets.chunks_mut(2)) {
+        a.receive(channel, 1, 1, &mut targets[0]);
+        a.receive(channel, 2, 1, &mut targets[1]);
+    }
+    for &channel in &on_b {
+        b.send(channel, 1, 1, &source);
+        b.receive(channel, 2, 2, &mut []);
+    }
+    drive(&mut [&mut b], |ranks| ranks[0].ended.len() == 5);
+    drop(b);
+    // A message, the one that never comes, and the failure, on each.
+    drive(&mut [&mut a], |ranks| ranks[0].ended.len() == 15);
+    let whole = a.ended.iter().filter(|ended| status(ended) == Status::Ok).count();
+    assert_eq!(whole, 5);
 }
