@@ -211,6 +211,8 @@ impl Channel {
         } else {
             self.send(core).and_then(|()| self.receive(core, is_eager))
         };
+        // What is complete counts, whatever happened after it.
+        self.tell_what_is_done(core);
         let moved = moved.and_then(|()| self.look_for_the_end(core));
         if let Err(trouble) = moved {
             self.end_in_trouble(core, trouble);
@@ -220,6 +222,18 @@ impl Channel {
     /// Whether the peer has closed or broken a socket.
     fn is_hung_up(&self, poller: &Poller) -> bool {
         self.lanes.iter().any(|lane| poller.is_hung_up(lane.connection.token))
+    }
+
+    fn tell_what_is_done(&mut self, core: &mut Core) {
+        let (sender, receiver, channel) = (&mut self.sender, &mut self.receiver, self.handle);
+        let sends = std::iter::from_fn(|| sender.pop_done())
+            .map(|Message { token, length, .. }| (token, completion_kind::SEND, length));
+        let receives = std::iter::from_fn(|| receiver.pop_done())
+            .map(|Message { token, length, .. }| (token, completion_kind::RECEIVE, length));
+        let done = sends.chain(receives);
+        core.completions.extend(
+            done.map(|(token, kind, length)| Completion::done(channel, token, kind, length)),
+        );
     }
 
     fn send(&mut self, core: &mut Core) -> Result<(), Trouble> {
@@ -239,11 +253,6 @@ impl Channel {
                     Err(error) => return Err(self.broken(&error)),
                 }
             }
-        }
-        while let Some(message) = self.sender.pop_done() {
-            let Message { token, length, .. } = message;
-            let kind = completion_kind::SEND;
-            core.completions.push_back(Completion::done(self.handle, token, kind, length));
         }
         Ok(())
     }
@@ -268,11 +277,6 @@ impl Channel {
                     Err(error) => return Err(self.broken(&error)),
                 }
             }
-        }
-        while let Some(message) = self.receiver.pop_done() {
-            let Message { token, length, .. } = message;
-            let kind = completion_kind::RECEIVE;
-            core.completions.push_back(Completion::done(self.handle, token, kind, length));
         }
         Ok(())
     }

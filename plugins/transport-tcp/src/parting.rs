@@ -130,7 +130,7 @@ mod tests {
         let (mut poller, now) = (Poller::new().unwrap(), Instant::now());
         let (mut parting, mut peer) = parting(&mut poller, now);
         assert!(!parting.step(&mut poller, now));
-        peer.write_all(&[7; 100_000]).unwrap();
+        peer.write_all(&vec![7; 100_000]).unwrap();
         assert!(!parting.step(&mut poller, now));
         let mut heard = Vec::new();
         // The farewell and the end come, not a reset.
