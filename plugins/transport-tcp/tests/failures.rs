@@ -405,10 +405,10 @@ fn a_peer_that_never_closes_its_side_is_not_waited_for_for_ever() {
     // Nothing but the domain's own deadline ends the sleep.
     let start = Instant::now();
     while half_closed(port) > 0 {
-        assert!(start.elapsed() < LONG / 2);
         b.domain.wait(LONG).unwrap();
         b.progress();
     }
+    assert!(start.elapsed() < LONG / 2);
 }
 
 #[test]
