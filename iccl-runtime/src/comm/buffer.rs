@@ -1,5 +1,6 @@
 //! Memory of a device, owned and shared.
 
+use std::any::Any;
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -24,6 +25,15 @@ pub struct Buffer {
 pub(super) struct Memory {
     device: Device,
     pointer: *mut c_void,
+    owner: Owner,
+}
+
+/// Who frees the memory.
+enum Owner {
+    /// The device, when the last buffer is gone.
+    Device,
+    /// The application; what it gave along is dropped when the last buffer is gone.
+    Application { _keep: Box<dyn Any + Send + Sync> },
 }
 
 // SAFETY: the memory is only reached through the device's copies and the engine; the pointer itself
@@ -40,6 +50,9 @@ impl std::fmt::Debug for Buffer {
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        if matches!(self.owner, Owner::Application { .. }) {
+            return;
+        }
         let device = &self.device.inner;
         // SAFETY: allocated in `uninitialised`, freed once, and nothing uses it: operations keep it.
         if let Err(error) = unsafe { device.open.free(self.pointer) } {
@@ -51,8 +64,20 @@ impl Drop for Memory {
 impl Buffer {
     pub(super) fn uninitialised(device: &Device, bytes: u64) -> Result<Self> {
         let pointer = device.inner.allocate(bytes.max(1), MemoryKind::Device)?;
-        let memory = Arc::new(Memory { device: device.clone(), pointer });
+        let memory = Arc::new(Memory { device: device.clone(), pointer, owner: Owner::Device });
         Ok(Self { memory, offset: 0, bytes })
+    }
+
+    /// See [`Device::register`].
+    pub(super) unsafe fn registered(
+        device: &Device,
+        pointer: *mut c_void,
+        bytes: u64,
+        keep: Box<dyn Any + Send + Sync>,
+    ) -> Self {
+        let owner = Owner::Application { _keep: keep };
+        let memory = Arc::new(Memory { device: device.clone(), pointer, owner });
+        Self { memory, offset: 0, bytes }
     }
 
     pub(super) fn zeroed(device: &Device, bytes: u64) -> Result<Self> {
@@ -158,5 +183,56 @@ impl Buffer {
                 bytes.len() as u64,
             )
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use iccl_plugin_host as _;
+
+    use crate::ErrorKind;
+    use crate::comm::Runtime;
+    use crate::config::{Config, Sources};
+
+    fn runtime() -> Runtime {
+        let config = Config::load(&Sources::default()).expect("a configuration");
+        Runtime::with_config(config).expect("a runtime")
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_slices_stay_inside() {
+        let runtime = runtime();
+        let device = runtime.device().expect("the host");
+        let buffer = device.allocate::<u32>(8).expect("32 bytes");
+        assert_eq!(buffer.read::<u32>().expect("elements"), [0; 8]);
+        buffer.write(2, &[5_u32, 6]).expect("written");
+        let slice = buffer.slice(8, 8).expect("inside");
+        assert_eq!(slice.read::<u32>().expect("elements"), [5, 6]);
+        assert_eq!(
+            buffer.slice(28, 8).expect_err("past the end").kind(),
+            ErrorKind::InvalidArgument
+        );
+        let past = slice.write(1, &[7_u32, 8]).expect_err("past the slice");
+        assert_eq!(past.kind(), ErrorKind::InvalidArgument);
+        let odd = buffer.slice(0, 6).expect("inside").read::<u32>().expect_err("no whole number");
+        assert_eq!(odd.kind(), ErrorKind::InvalidArgument);
+    }
+
+    #[test]
+    fn registered_memory_is_kept_as_long_as_a_buffer_of_it_lives() {
+        let runtime = runtime();
+        let device = runtime.device().expect("the host");
+        let memory = Arc::new([1.5_f64; 4]);
+        let pointer = Arc::as_ptr(&memory).cast_mut().cast();
+        // SAFETY: the array lives as long as the handle that is kept, and is only read.
+        let buffer = unsafe { device.register(pointer, 32, Arc::clone(&memory)) };
+        assert_eq!(buffer.read::<f64>().expect("elements"), *memory);
+        let slice = buffer.slice(8, 8).expect("inside");
+        drop(buffer);
+        assert_eq!(Arc::strong_count(&memory), 2);
+        drop(slice);
+        assert_eq!(Arc::strong_count(&memory), 1);
     }
 }

@@ -1,5 +1,6 @@
 //! The device that a rank computes on: opened once, shared by buffers, streams and communicators.
 
+use std::any::Any;
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,6 +84,21 @@ impl Device {
         let buffer = Buffer::uninitialised(self, size_of_val(elements) as u64)?;
         buffer.write(0, elements)?;
         Ok(buffer)
+    }
+
+    /// A buffer over memory of this device that the application owns. `keep` is held as long as the
+    /// buffer, a clone or slice of it, or an operation on it lives: give what owns the memory.
+    ///
+    /// # Safety
+    /// `pointer` is memory of this device, `bytes` long, that stays valid as long as `keep` lives.
+    pub unsafe fn register(
+        &self,
+        pointer: *mut c_void,
+        bytes: u64,
+        keep: impl Any + Send + Sync,
+    ) -> Buffer {
+        // SAFETY: the caller promises it.
+        unsafe { Buffer::registered(self, pointer, bytes, Box::new(keep)) }
     }
 
     /// A new stream.
