@@ -358,7 +358,7 @@ fn b063_the_root_listens_on_the_chosen_address_only_and_closes_when_all_are_ther
 /// The local addresses that listen on `port`, as the kernel shows them.
 fn listeners(port: u16) -> Vec<String> {
     const LISTEN: &str = "0A";
-    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| std::fs::read_to_string(path));
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(std::fs::read_to_string);
     let mut found = Vec::new();
     for line in tables.iter().flatten().flat_map(|table| table.lines().skip(1)) {
         let fields: Vec<_> = line.split_whitespace().collect();

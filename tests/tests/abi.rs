@@ -45,6 +45,12 @@ fn note_of(path: &Path) -> NoteInfo {
     note::parse(section.data().expect("the section lies in the file")).expect("the note is whole")
 }
 
+/// Counts its calls.
+unsafe extern "C" fn ring(user: *mut c_void) {
+    // SAFETY: the test passes a counter that outlives the call.
+    unsafe { &*user.cast::<AtomicU32>() }.fetch_add(1, Ordering::SeqCst);
+}
+
 #[test]
 fn a_plugin_in_c11_is_a_device() {
     static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -101,10 +107,6 @@ fn a_plugin_in_c11_is_a_device() {
     }
     assert_eq!(read, written);
 
-    unsafe extern "C" fn ring(user: *mut c_void) {
-        // SAFETY: the test passes a counter that outlives the call.
-        unsafe { &*user.cast::<AtomicU32>() }.fetch_add(1, Ordering::SeqCst);
-    }
     let counter = AtomicU32::new(0);
     let user = std::ptr::from_ref(&counter).cast_mut().cast();
     // SAFETY: the counter lives until the stream has called it.
