@@ -7,6 +7,18 @@ use iccl_runtime::schedule::{
     Algorithm, Buffer, Request, Schedule, Slice, StepKind, candidates, compile,
 };
 
+/// All whose request is a count, which is that of one rank's block for the last five.
+const COLLECTIVES: [Collective; 8] = [
+    Collective::AllReduce,
+    Collective::Reduce,
+    Collective::Broadcast,
+    Collective::AllGather,
+    Collective::ReduceScatter,
+    Collective::Gather,
+    Collective::Scatter,
+    Collective::AllToAll,
+];
+
 const HUGE: [u64; 2] = [(1 << 31) + 17, 1 << 33];
 
 fn request(collective: Collective, algorithm: Algorithm, count: u64, ranks: u32) -> Request {
@@ -21,20 +33,21 @@ fn request(collective: Collective, algorithm: Algorithm, count: u64, ranks: u32)
         in_place: false,
         algorithm,
         chunk_bytes: 1 << 25,
+        counts: None,
     }
 }
 
-fn compile_all(request: Request) -> Vec<Schedule> {
+fn compile_all(request: &Request) -> Vec<Schedule> {
     (0..request.ranks)
-        .map(|rank| compile(&Request { rank, ..request }).expect("the request is legal"))
+        .map(|rank| compile(&Request { rank, ..request.clone() }).expect("the request is legal"))
         .collect()
 }
 
 fn huge_requests() -> Vec<Request> {
     let mut requests = Vec::new();
-    for collective in [Collective::AllReduce, Collective::Broadcast] {
+    for collective in COLLECTIVES {
         for algorithm in candidates(collective).filter(|one| *one != Algorithm::Local) {
-            for ranks in 2..=7 {
+            for ranks in [2, 3, 7] {
                 requests.extend(HUGE.map(|count| request(collective, algorithm, count, ranks)));
             }
         }
@@ -46,7 +59,7 @@ fn huge_requests() -> Vec<Request> {
 #[test]
 fn b025_schedules_stay_short() {
     for request in huge_requests().into_iter().filter(|request| [2, 7].contains(&request.ranks)) {
-        let request = Request { chunk_bytes: 1 << 12, ..request };
+        let request = Request { chunk_bytes: 1 << 12, ..request.clone() };
         let steps = compile(&request).expect("legal").steps.len();
         let what = format!("{request} by {}: {steps} steps", request.algorithm);
         assert!(steps <= 101_000, "{what}");
@@ -55,19 +68,38 @@ fn b025_schedules_stay_short() {
     }
 }
 
+/// How long the buffers of a rank are, in bytes.
+fn buffers(request: &Request, rank: u32) -> (u64, u64) {
+    let block = request.count * 8;
+    let all = block * u64::from(request.ranks);
+    let root = |bytes| if rank == request.root { bytes } else { 0 };
+    match request.collective {
+        Collective::AllReduce => (block, block),
+        Collective::Reduce => (block, root(block)),
+        Collective::Broadcast => (root(block), block),
+        Collective::AllGather => (block, all),
+        Collective::ReduceScatter => (all, block),
+        Collective::Gather => (block, root(all)),
+        Collective::Scatter => (root(all), block),
+        Collective::AllToAll => (all, all),
+        other => unreachable!("{other} is not among the huge requests"),
+    }
+}
+
 /// Every byte of the receive buffer is written by exactly one step.
 #[test]
 fn b025_huge_vectors_are_covered_exactly_once() {
     for request in huge_requests() {
-        for schedule in compile_all(request) {
+        for schedule in compile_all(&request) {
             let what = format!("{request} by {}, rank {}", request.algorithm, schedule.rank);
-            if request.algorithm != Algorithm::Direct {
+            let keeps_all = request.collective == Collective::AllReduce;
+            if !keeps_all || request.algorithm != Algorithm::Direct {
                 let bound = 1 << 30;
                 assert!(schedule.scratch_bytes <= bound, "{what}: {}", schedule.scratch_bytes);
             }
-            let is_root = schedule.rank == request.root;
-            let sends = request.collective == Collective::AllReduce || is_root;
-            assert_eq!(schedule.send_bytes, if sends { request.count * 8 } else { 0 }, "{what}");
+            let (sent, received) = buffers(&request, schedule.rank);
+            assert_eq!(schedule.send_bytes, sent, "{what}");
+            assert_eq!(schedule.recv_bytes, received, "{what}");
             let mut written: Vec<Slice> =
                 schedule.steps.iter().filter_map(|step| step.kind.writes()).collect();
             written.retain(|slice| slice.buffer == Buffer::Recv);
@@ -77,24 +109,27 @@ fn b025_huge_vectors_are_covered_exactly_once() {
                 assert_eq!(slice.offset, next, "{what}");
                 next = slice.end();
             }
-            assert_eq!(next, request.count * 8, "{what}");
+            assert_eq!(next, received, "{what}");
         }
     }
 }
 
-/// The data of each pair come in rising order, and the offset in the envelope is that of the bytes.
+/// The data of each pair come in rising order, and the offset in the envelope is that of the bytes: in
+/// the vector, or in a block of it.
 #[test]
 fn b025_offsets_are_monotone() {
     for request in huge_requests() {
-        if request.algorithm == Algorithm::Ring || request.ranks > 4 {
+        if [Algorithm::Ring, Algorithm::Bruck].contains(&request.algorithm) || request.ranks > 4 {
             continue;
         }
-        for schedule in compile_all(request) {
+        for schedule in compile_all(&request) {
             let mut last = std::collections::HashMap::new();
             for step in &schedule.steps {
                 let StepKind::Send { peer, source, offset, .. } = step.kind else { continue };
                 if source.buffer != Buffer::Scratch {
-                    assert_eq!(source.offset, offset);
+                    let block = source.offset - offset;
+                    assert!(block.is_multiple_of(request.count * 8), "{request}");
+                    assert!(block == 0 || schedule.send_bytes > request.count * 8, "{request}");
                 }
                 // Contributions and results of one pair are two rising sequences.
                 let before = last.insert((peer, source.buffer), offset);
@@ -109,7 +144,8 @@ fn b025_offsets_are_monotone() {
 fn b025_huge_vectors_are_reduced_right() {
     for request in huge_requests().into_iter().filter(|request| request.ranks % 3 == 0) {
         for in_place in [false, true] {
-            let schedules = compile_all(Request { in_place, chunk_bytes: 1 << 28, ..request });
+            let schedules =
+                compile_all(&Request { in_place, chunk_bytes: 1 << 28, ..request.clone() });
             let options = Options { buffering: Buffering::Rendezvous, seed: request.count };
             let result = interpret(&schedules, options).and_then(|mut outcome| outcome.verify());
             assert_eq!(result, Ok(()), "{request} by {}", request.algorithm);
@@ -121,7 +157,7 @@ fn b025_huge_vectors_are_reduced_right() {
 fn send_and_recv_of_a_huge_vector() {
     for count in HUGE {
         let send = request(Collective::Send, Algorithm::PointToPoint, count, 2);
-        let recv = Request { collective: Collective::Recv, root: 0, rank: 1, ..send };
+        let recv = Request { collective: Collective::Recv, root: 0, rank: 1, ..send.clone() };
         let schedules = [send, recv].map(|request| compile(&request).expect("legal"));
         assert!(schedules[0].steps.len() <= 100_000);
         let options = Options { buffering: Buffering::Unbounded, seed: 1 };
@@ -137,7 +173,7 @@ fn b025_lengths_that_no_buffer_can_have_are_refused() {
         (1 << 62, DataType::F32),
         (1 << 63, DataType::U8),
     ] {
-        for collective in [Collective::AllReduce, Collective::Broadcast, Collective::Send] {
+        for collective in COLLECTIVES.into_iter().chain([Collective::Send]) {
             let algorithm = candidates(collective).last().expect("one");
             let request = Request { dtype, ..request(collective, algorithm, count, 3) };
             let error = compile(&request).expect_err("too long");
@@ -145,6 +181,17 @@ fn b025_lengths_that_no_buffer_can_have_are_refused() {
             assert!(error.to_string().contains(&count.to_string()), "{error}");
             assert!(error.to_string().contains(dtype.name()), "{error}");
         }
+    }
+    // One block is possible, seven of them are not.
+    for collective in COLLECTIVES {
+        let vector = [Collective::AllReduce, Collective::Reduce, Collective::Broadcast]
+            .contains(&collective);
+        let algorithm = candidates(collective).last().expect("one");
+        let result = compile(&request(collective, algorithm, 1 << 58, 7));
+        assert_eq!(
+            result.map_err(|error| error.kind()).err(),
+            (!vector).then_some(ErrorKind::InvalidArgument)
+        );
     }
     // The vector itself is possible, seven of them are not.
     let direct = request(Collective::AllReduce, Algorithm::Direct, 1 << 58, 7);
@@ -157,13 +204,13 @@ fn ranks_and_roots_that_do_not_exist_are_refused() {
     let legal = request(Collective::Broadcast, Algorithm::Flat, 10, 3);
     let send = request(Collective::Send, Algorithm::PointToPoint, 10, 3);
     for (request, words) in [
-        (Request { rank: 3, ..legal }, "rank 3 is not one of 3 ranks"),
-        (Request { root: 3, ..legal }, "root 3 is not one of 3 ranks"),
-        (Request { ranks: 0, ..legal }, "rank 0 is not one of 0 ranks"),
-        (Request { ranks: u32::MAX, ..legal }, "more than i32::MAX"),
-        (Request { op: RedOp::Max, ..legal }, "takes no op max"),
-        (Request { root: 7, ..send }, "peer 7 is not one of 3 ranks"),
-        (Request { root: 0, ..send }, "cannot be its own peer"),
+        (Request { rank: 3, ..legal.clone() }, "rank 3 is not one of 3 ranks"),
+        (Request { root: 3, ..legal.clone() }, "root 3 is not one of 3 ranks"),
+        (Request { ranks: 0, ..legal.clone() }, "rank 0 is not one of 0 ranks"),
+        (Request { ranks: u32::MAX, ..legal.clone() }, "more than i32::MAX"),
+        (Request { op: RedOp::Max, ..legal.clone() }, "takes no op max"),
+        (Request { root: 7, ..send.clone() }, "peer 7 is not one of 3 ranks"),
+        (Request { root: 0, ..send.clone() }, "cannot be its own peer"),
     ] {
         let error = compile(&request).expect_err("it makes no sense");
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");

@@ -10,9 +10,19 @@ const DTYPES: [DataType; 5] =
     [DataType::U8, DataType::Bf16, DataType::F16, DataType::I32, DataType::F64];
 
 /// The schedules of all ranks.
-fn compile_all(request: Request) -> Vec<Schedule> {
+fn compile_all(request: &Request) -> Vec<Schedule> {
     (0..request.ranks)
-        .map(|rank| compile(&Request { rank, ..request }).expect("the request is legal"))
+        .map(|rank| compile(&Request { rank, ..request.clone() }).expect("the request is legal"))
+        .collect()
+}
+
+/// As above, but every second rank does it the other way as to being in place.
+fn compile_mixed(request: &Request) -> Vec<Schedule> {
+    (0..request.ranks)
+        .map(|rank| {
+            let in_place = request.in_place != rank.is_multiple_of(2);
+            compile(&Request { rank, in_place, ..request.clone() }).expect("the request is legal")
+        })
         .collect()
 }
 
@@ -32,9 +42,16 @@ fn prove(schedules: &[Schedule], seed: u64) {
     }
 }
 
-fn counts(ranks: u32) -> Vec<u64> {
+fn counts(collective: Collective, ranks: u32) -> Vec<u64> {
     let ranks = u64::from(ranks);
-    let mut counts = vec![0, 1, 2, 3, ranks - 1, ranks, ranks + 1, 31, 33, 1000];
+    let mut counts = match collective {
+        Collective::AllReduce | Collective::Reduce | Collective::Broadcast => {
+            vec![0, 1, 2, 3, ranks - 1, ranks, ranks + 1, 31, 33, 1000]
+        }
+        // Every rank has a block of its own, so the number of ranks makes no difference.
+        _ if ranks > 8 => vec![0, 1, 7, 1000],
+        _ => vec![0, 1, 2, 3, 31, 1000],
+    };
     counts.sort_unstable();
     counts.dedup();
     counts
@@ -49,8 +66,11 @@ fn matrix(collective: Collective, algorithm: Algorithm, ops: &[RedOp], least: u6
         roots.retain(|root| *root < if collective.has_root() { ranks } else { 1 });
         roots.sort_unstable();
         roots.dedup();
-        for count in counts(ranks) {
-            for (root, op) in roots.iter().flat_map(|root| ops.iter().map(move |op| (*root, *op))) {
+        for count in counts(collective, ranks) {
+            // Where there are roots, the ops take turns, too.
+            let each = if collective.has_root() { 1 } else { ops.len() };
+            for (root, op) in roots.iter().flat_map(|root| (0..each).map(move |op| (*root, op))) {
+                let op = ops[(op + turn / 3) % ops.len()];
                 for in_place in [false, true] {
                     turn += 1;
                     // From one element a message to everything in one.
@@ -66,10 +86,14 @@ fn matrix(collective: Collective, algorithm: Algorithm, ops: &[RedOp], least: u6
                         in_place,
                         algorithm,
                         chunk_bytes: [1, 16, 200, 1 << 20][turn / 5 % 4].max(shortest),
+                        counts: None,
                     };
                     if algorithm.refusal(&request).is_none() {
                         cells += 1;
-                        prove(&compile_all(request), cells);
+                        prove(&compile_all(&request), cells);
+                        if cells.is_multiple_of(5) {
+                            prove(&compile_mixed(&request), cells);
+                        }
                     }
                 }
             }
@@ -115,10 +139,67 @@ fn scatter_all_gather_broadcast() {
     matrix(Collective::Broadcast, Algorithm::ScatterAllGather, &[RedOp::Sum], 900);
 }
 
+const NONE: [RedOp; 1] = [RedOp::Sum];
+
+#[test]
+fn b020_direct_reduce() {
+    matrix(Collective::Reduce, Algorithm::Direct, &OPS, 900);
+}
+
+#[test]
+fn b020_owner_reduce() {
+    matrix(Collective::Reduce, Algorithm::Owner, &OPS, 900);
+}
+
+#[test]
+fn b020_binomial_reduce() {
+    matrix(Collective::Reduce, Algorithm::Binomial, &OPS, 500);
+}
+
+#[test]
+fn b021_direct_all_gather() {
+    matrix(Collective::AllGather, Algorithm::Direct, &NONE, 150);
+}
+
+#[test]
+fn b021_ring_all_gather() {
+    matrix(Collective::AllGather, Algorithm::Ring, &NONE, 150);
+}
+
+#[test]
+fn b021_bruck_all_gather() {
+    matrix(Collective::AllGather, Algorithm::Bruck, &NONE, 150);
+}
+
+#[test]
+fn b021_direct_reduce_scatter() {
+    matrix(Collective::ReduceScatter, Algorithm::Direct, &OPS, 450);
+}
+
+#[test]
+fn b021_ring_reduce_scatter() {
+    matrix(Collective::ReduceScatter, Algorithm::Ring, &OPS, 200);
+}
+
+#[test]
+fn b021_direct_gather() {
+    matrix(Collective::Gather, Algorithm::Direct, &NONE, 400);
+}
+
+#[test]
+fn b021_direct_scatter() {
+    matrix(Collective::Scatter, Algorithm::Direct, &NONE, 400);
+}
+
+#[test]
+fn direct_all_to_all() {
+    matrix(Collective::AllToAll, Algorithm::Direct, &NONE, 150);
+}
+
 #[test]
 fn barrier_hears_from_everyone() {
     for ranks in 1..=70 {
-        let schedules = compile_all(Request {
+        let schedules = compile_all(&Request {
             collective: Collective::Barrier,
             dtype: DataType::U8,
             op: RedOp::Sum,
@@ -129,6 +210,7 @@ fn barrier_hears_from_everyone() {
             in_place: false,
             algorithm: Algorithm::Dissemination,
             chunk_bytes: 1024,
+            counts: None,
         });
         let rounds = ranks.next_power_of_two().ilog2() as usize;
         assert!(schedules.iter().all(|schedule| schedule.steps.len() == 2 * rounds));
@@ -151,8 +233,9 @@ fn send_meets_recv() {
                 in_place: false,
                 algorithm: Algorithm::PointToPoint,
                 chunk_bytes: 100,
+                counts: None,
             };
-            let recv = Request { collective: Collective::Recv, root: 1, rank: 4, ..send };
+            let recv = Request { collective: Collective::Recv, root: 1, rank: 4, ..send.clone() };
             let schedules = [send, recv].map(|request| compile(&request).expect("legal"));
             // Even a message of no elements is heard of.
             assert!(!schedules[0].steps.is_empty());

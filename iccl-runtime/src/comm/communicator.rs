@@ -445,6 +445,7 @@ impl Communicator {
             in_place,
             algorithm: Algorithms::placeholder(collective),
             chunk_bytes: self.chunk_bytes,
+            counts: None,
         }
     }
 
@@ -490,7 +491,7 @@ impl Communicator {
         if let Some(program) = calls.programs.get(request) {
             return Ok(Arc::clone(program));
         }
-        let key = *request;
+        let key = request.clone();
         self.check_reduction(request)?;
         request.algorithm = self.algorithms.choose(request)?.algorithm;
         let program = Arc::new(Program::new(compile(request)?));

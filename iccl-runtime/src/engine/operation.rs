@@ -120,6 +120,15 @@ impl Operation {
         &self.fingerprint
     }
 
+    /// What a message of this step says that was asked: in the vector forms whose counts only pairs of
+    /// ranks know, the count is that of the block between the two.
+    pub(super) fn fingerprint_of(&self, step: u32) -> Fingerprint {
+        let schedule = self.program.schedule();
+        let kind = schedule.steps.get(step as usize).map(|step| &step.kind);
+        let count = kind.and_then(|kind| schedule.block_count(kind));
+        Fingerprint { count: count.unwrap_or(self.fingerprint.count), ..self.fingerprint }
+    }
+
     /// Ends the operation. The first end counts.
     pub(super) fn finish(&self, result: Result<()>) {
         if self.is_over() {

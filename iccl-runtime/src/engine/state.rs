@@ -240,7 +240,7 @@ impl State {
             communicator: self.communicator,
             offset,
             index: message_index,
-            fingerprint: run.operation.fingerprint,
+            fingerprint: run.operation.fingerprint_of(step),
         }
         .encode();
         let segment = slice.map(|slice| Segment {
@@ -426,7 +426,7 @@ impl State {
             )
             .with_rank(peer);
         }
-        let ours = &operation.fingerprint;
+        let ours = &operation.fingerprint_of(completion.token as u32);
         let field = ours.difference(&theirs.fingerprint).unwrap_or("message");
         let mut sides = [(self.rank, *ours), (peer, theirs.fingerprint)];
         sides.sort_by_key(|(rank, _)| *rank);

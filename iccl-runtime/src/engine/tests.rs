@@ -272,6 +272,7 @@ fn submit(
         in_place: false,
         algorithm: call.algorithm,
         chunk_bytes: 256,
+        counts: None,
     };
     let schedule = compile(&request).expect("a schedule");
     assert!(schedule.send_bytes <= size_of_val(send) as u64);

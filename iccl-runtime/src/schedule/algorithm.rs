@@ -11,17 +11,19 @@ use super::Request;
 pub enum Algorithm {
     /// One rank: nothing travels.
     Local,
-    /// All-reduce in one round: everyone sends everything to everyone.
+    /// One round: every rank sends what concerns a rank straight to it. For all but broadcast, whose
+    /// one round is [`Algorithm::Flat`].
     Direct,
-    /// All-reduce: the owner of a slice reduces all contributions at once and hands out the result.
+    /// All-reduce and reduce: the owner of a slice reduces all contributions at once and hands out the
+    /// result.
     Owner,
     /// All-reduce in log₂ n rounds of pairwise exchanges.
     RecursiveDoubling,
-    /// All-reduce around a ring.
+    /// All-reduce, all-gather and reduce-scatter around a ring.
     Ring,
     /// Broadcast in one round: the root sends to everyone.
     Flat,
-    /// Broadcast down a binomial tree.
+    /// Broadcast down a binomial tree, reduce up one.
     Binomial,
     /// Broadcast: the root scatters slices and the others exchange them.
     ScatterAllGather,
@@ -29,6 +31,8 @@ pub enum Algorithm {
     Dissemination,
     /// Send and recv.
     PointToPoint,
+    /// All-gather in ⌈log₂ n⌉ rounds: what a rank has doubles in each.
+    Bruck,
 }
 
 /// What an algorithm can carry, and what it promises.
@@ -44,9 +48,6 @@ pub struct Facts {
     pub min_ranks: u32,
     /// The most ranks that it is for.
     pub max_ranks: u32,
-    /// Whether every rank hears from every other directly before it writes a result, so that the
-    /// fingerprint rides on the payload and no gate is needed.
-    pub one_round: bool,
     /// Whether it carries AVG: the reduction that ends each element sees all contributions and
     /// divides once.
     pub carries_avg: bool,
@@ -66,7 +67,6 @@ impl Facts {
             collectives,
             min_ranks: 2,
             max_ranks: u32::MAX,
-            one_round: false,
             carries_avg: false,
             keeps_narrow_exact: false,
             deterministic: true,
@@ -88,37 +88,94 @@ impl Algorithm {
         Self::ScatterAllGather,
         Self::Dissemination,
         Self::PointToPoint,
+        Self::Bruck,
     ];
 
     /// What this algorithm can carry. The one place where that is written.
     pub const fn facts(self) -> Facts {
-        use Collective::{AllReduce, Barrier, Broadcast, Recv, Send};
+        use Collective::{
+            AllGather, AllGatherV, AllReduce, AllToAll, AllToAllV, Barrier, Broadcast, Gather,
+            GatherV, Recv, Reduce, ReduceScatter, ReduceScatterV, Scatter, ScatterV, Send,
+        };
         match self {
             Self::Local => Facts {
                 min_ranks: 1,
                 max_ranks: 1,
                 carries_avg: true,
                 keeps_narrow_exact: true,
-                ..Facts::moves("local", &[AllReduce, Broadcast, Barrier])
+                ..Facts::moves(
+                    "local",
+                    &[
+                        AllReduce,
+                        Reduce,
+                        Broadcast,
+                        AllGather,
+                        ReduceScatter,
+                        Gather,
+                        Scatter,
+                        AllToAll,
+                        AllGatherV,
+                        ReduceScatterV,
+                        GatherV,
+                        ScatterV,
+                        AllToAllV,
+                        Barrier,
+                    ],
+                )
             },
             Self::Direct => Facts {
-                one_round: true,
                 carries_avg: true,
                 keeps_narrow_exact: true,
-                ..Facts::moves("direct", &[AllReduce])
+                ..Facts::moves(
+                    "direct",
+                    &[
+                        AllReduce,
+                        Reduce,
+                        AllGather,
+                        ReduceScatter,
+                        Gather,
+                        Scatter,
+                        AllToAll,
+                        AllGatherV,
+                        ReduceScatterV,
+                        GatherV,
+                        ScatterV,
+                        AllToAllV,
+                    ],
+                )
             },
             Self::Owner => Facts {
                 carries_avg: true,
                 keeps_narrow_exact: true,
-                ..Facts::moves("owner", &[AllReduce])
+                ..Facts::moves("owner", &[AllReduce, Reduce])
             },
             Self::RecursiveDoubling => Facts::moves("recursive_doubling", &[AllReduce]),
-            Self::Ring => Facts { rank_order: false, ..Facts::moves("ring", &[AllReduce]) },
+            Self::Ring => Facts {
+                rank_order: false,
+                ..Facts::moves("ring", &[AllReduce, AllGather, ReduceScatter])
+            },
             Self::Flat => Facts::moves("flat", &[Broadcast]),
-            Self::Binomial => Facts::moves("binomial", &[Broadcast]),
+            // The order of a reduce starts at the root.
+            Self::Binomial => {
+                Facts { rank_order: false, ..Facts::moves("binomial", &[Broadcast, Reduce]) }
+            }
             Self::ScatterAllGather => Facts::moves("scatter_all_gather", &[Broadcast]),
             Self::Dissemination => Facts::moves("dissemination", &[Barrier]),
             Self::PointToPoint => Facts::moves("point_to_point", &[Send, Recv]),
+            Self::Bruck => Facts::moves("bruck", &[AllGather]),
+        }
+    }
+
+    /// Whether the collective by this algorithm begins with a gate. It need not where every rank hears
+    /// from every other directly before it writes to the user's buffer: then the fingerprint rides on
+    /// the payload.
+    pub const fn gates(self, collective: Collective) -> bool {
+        use Collective::{Gather, GatherV, Reduce, Scatter, ScatterV};
+        match self {
+            Self::Local | Self::PointToPoint => false,
+            // Only the root hears from everyone.
+            Self::Direct => matches!(collective, Reduce | Gather | Scatter | GatherV | ScatterV),
+            _ => true,
         }
     }
 

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use iccl_plugin_api::types::{Collective, RedOp};
+use iccl_plugin_api::types::RedOp;
 
 use super::cuts::Cut;
-use super::types::{Buffer, Finish, Request, Schedule, Slice, Step, StepKind};
+use super::types::{Buffer, Finish, Origins, Request, Schedule, Slice, Step, StepKind};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Collects the steps of one rank, in the order of the algorithm's sequence.
@@ -22,13 +22,21 @@ pub(super) struct Builder<'a> {
     scratch_touched: Touched,
     sent: HashMap<u32, u32>,
     received: HashMap<u32, u32>,
-    last_gate_recv: Option<u32>,
+    /// Whether the user's two buffers are one memory, and where they start in it.
+    in_place: bool,
+    origins: Origins,
+    gated: bool,
+    /// After which steps all ranks are known to agree: nothing is written to the receive buffer
+    /// before. Once a step comes after all of them, it stands for them.
+    agreement: Vec<u32>,
     /// Dependencies of the step that is being added.
     pending: Vec<u32>,
 }
 
 impl<'a> Builder<'a> {
     pub(super) fn new(request: &'a Request) -> Self {
+        let (send, recv) = request.buffer_elements();
+        let in_place = request.in_place && send > 0 && recv > 0;
         Self {
             request,
             element_bytes: request.element_bytes(),
@@ -40,7 +48,10 @@ impl<'a> Builder<'a> {
             scratch_touched: Touched::default(),
             sent: HashMap::new(),
             received: HashMap::new(),
-            last_gate_recv: None,
+            in_place,
+            origins: if in_place { request.in_place_origins() } else { Origins::default() },
+            gated: false,
+            agreement: Vec::new(),
             pending: Vec::new(),
         }
     }
@@ -53,6 +64,11 @@ impl<'a> Builder<'a> {
     /// Asks for `bytes` of scratch in all.
     pub(super) fn reserve_scratch(&mut self, bytes: u64) {
         self.scratch_bytes = self.scratch_bytes.max(bytes);
+    }
+
+    /// Whether the user's two buffers are one memory.
+    pub(super) const fn in_place(&self) -> bool {
+        self.in_place
     }
 
     /// Sends `source`, which holds `cut` of the vector.
@@ -69,6 +85,14 @@ impl<'a> Builder<'a> {
         let offset = cut.first * self.element_bytes;
         self.write(destination);
         self.push(StepKind::Recv { peer, index, destination, offset });
+    }
+
+    /// As [`Builder::recv`]; the message is one of those that show that all ranks agree, so nothing
+    /// is written to the receive buffer before it has come.
+    pub(super) fn hear(&mut self, peer: u32, destination: Slice, cut: Cut) {
+        let step = self.steps.len() as u32;
+        self.recv(peer, destination, cut);
+        self.agreement.push(step);
     }
 
     /// Copies.
@@ -100,18 +124,20 @@ impl<'a> Builder<'a> {
         self.push(StepKind::Reduce { sources: start..end, destination, finish });
     }
 
-    /// Copies the whole send buffer to the receive buffer, unless they are the same.
-    pub(super) fn copy_send_to_recv(&mut self) {
-        self.copy_own(Cut::whole(self.request.count));
+    /// Copies `cut` of the block that this rank sends to itself to its place in the receive buffer,
+    /// unless it is there already.
+    pub(super) fn copy_own(&mut self, cut: Cut) {
+        let rank = self.request.rank;
+        let source = cut.inside(self.request.send_block(rank));
+        let destination = cut.inside(self.request.recv_block(rank));
+        if !self.in_place && cut.elements > 0 {
+            self.copy(self.slice(Buffer::Send, source), self.slice(Buffer::Recv, destination));
+        }
     }
 
-    /// Copies `cut` of the send buffer to its place in the receive buffer, unless they are the same.
-    pub(super) fn copy_own(&mut self, cut: Cut) {
-        let moves =
-            matches!(self.request.collective, Collective::AllReduce | Collective::Broadcast);
-        if moves && !self.request.in_place && cut.elements > 0 {
-            self.copy(self.slice(Buffer::Send, cut), self.slice(Buffer::Recv, cut));
-        }
+    /// Copies all that this rank sends to itself.
+    pub(super) fn copy_own_block(&mut self) {
+        self.copy_own(Cut::whole(self.request.send_block(self.request.rank).elements));
     }
 
     /// The exchange of fingerprints: dissemination (Hensgen, Finkel, Manber 1988, "Two algorithms
@@ -119,21 +145,22 @@ impl<'a> Builder<'a> {
     /// rank + 2^k and hears from rank - 2^k, after which it knows of 2^(k+1) ranks.
     ///
     /// Comes before all data steps, so that both ends of a pair see the same order of messages. The
-    /// receives form a chain, so that a step that waits for the last one waits for all.
+    /// receives form a chain, so that a step that waits for the last one waits for all. A rank that
+    /// must [hear](Builder::hear) others first sends nothing before it has.
     pub(super) fn gate(&mut self) {
         let ranks = u64::from(self.request.ranks);
         let rank = u64::from(self.request.rank);
         let mut distance = 1;
         let mut round = 0;
         while distance < ranks {
-            let previous = self.last_gate_recv;
-            self.pending.extend(previous);
+            self.pending.extend(&self.agreement);
             let peer = ((rank + distance) % ranks) as u32;
             self.push(StepKind::GateSend { peer, round });
-            self.pending.extend(previous);
+            self.pending.extend(&self.agreement);
             let peer = ((rank + ranks - distance) % ranks) as u32;
             let step = self.push(StepKind::GateRecv { peer, round });
-            self.last_gate_recv = Some(step);
+            self.agreement = vec![step];
+            self.gated = true;
             distance *= 2;
             round += 1;
         }
@@ -147,22 +174,15 @@ impl<'a> Builder<'a> {
                 format!("{request}: the schedule has more steps than can be numbered"),
             ));
         }
-        let bytes = request.count * self.element_bytes;
-        let (send_bytes, recv_bytes) = match request.collective {
-            Collective::Barrier => (0, 0),
-            Collective::Send => (bytes, 0),
-            Collective::Recv => (0, bytes),
-            Collective::Broadcast if request.rank != request.root => (0, bytes),
-            _ => (bytes, bytes),
-        };
+        let (send, recv) = request.buffer_elements();
         Ok(Schedule {
             steps: self.steps,
             slices: self.slices,
             dependency_list: self.dependency_list,
-            send_bytes,
-            recv_bytes,
+            send_bytes: send * self.element_bytes,
+            recv_bytes: recv * self.element_bytes,
             scratch_bytes: self.scratch_bytes,
-            gated: self.last_gate_recv.is_some(),
+            gated: self.gated,
             algorithm: request.algorithm,
             collective: request.collective,
             dtype: request.dtype,
@@ -171,39 +191,50 @@ impl<'a> Builder<'a> {
             root: request.root,
             rank: request.rank,
             ranks: request.ranks,
-            in_place: request.in_place,
+            in_place: self.in_place,
+            origins: self.origins,
+            counts: request.counts.clone(),
         })
     }
 
-    /// The record that covers `slice`, if its bytes are ever written.
-    fn touched(&mut self, buffer: Buffer) -> Option<&mut Touched> {
-        match buffer {
-            Buffer::Send if self.request.in_place => Some(&mut self.recv_touched),
+    /// The record that covers `slice`, if its bytes are ever written, and where the slice starts in it.
+    fn touched(&mut self, slice: &mut Slice) -> Option<&mut Touched> {
+        match slice.buffer {
+            Buffer::Send if self.in_place => {
+                slice.offset += self.origins.send;
+                Some(&mut self.recv_touched)
+            }
             Buffer::Send => None,
-            Buffer::Recv => Some(&mut self.recv_touched),
+            Buffer::Recv => {
+                slice.offset += self.origins.recv;
+                Some(&mut self.recv_touched)
+            }
             Buffer::Scratch => Some(&mut self.scratch_touched),
         }
     }
 
     /// The step that is about to be pushed reads `slice`. All reads are declared before the write.
-    fn read(&mut self, slice: Slice) {
+    fn read(&mut self, mut slice: Slice) {
         let step = self.steps.len() as u32;
         let mut pending = std::mem::take(&mut self.pending);
-        if let Some(touched) = self.touched(slice.buffer) {
+        if let Some(touched) = self.touched(&mut slice) {
             touched.read(slice, step, &mut pending);
         }
         self.pending = pending;
     }
 
     /// The step that is about to be pushed writes `slice`.
-    fn write(&mut self, slice: Slice) {
+    fn write(&mut self, mut slice: Slice) {
         let step = self.steps.len() as u32;
         let mut pending = std::mem::take(&mut self.pending);
-        if let Some(touched) = self.touched(slice.buffer) {
+        if let Some(touched) = self.touched(&mut slice) {
             touched.write(slice, step, &mut pending);
         }
         if slice.buffer == Buffer::Recv {
-            pending.extend(self.last_gate_recv);
+            pending.extend(&self.agreement);
+            if self.agreement.len() > 1 {
+                self.agreement = vec![step];
+            }
         }
         self.pending = pending;
     }

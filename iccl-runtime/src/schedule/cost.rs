@@ -3,9 +3,12 @@
 //! Each algorithm counts for itself, beside its steps; tests compare the counts with the compiled
 //! schedules. All numbers are integers, so that every rank comes to the same decision.
 
-use super::all_reduce::{direct, owner, recursive_doubling, ring};
-use super::broadcast::{binomial, flat, scatter_all_gather};
-use super::{Algorithm, Request, point_to_point};
+use iccl_plugin_api::types::Collective;
+
+use super::{
+    Algorithm, Request, all_gather, all_reduce, broadcast, exchange, gather_scatter,
+    point_to_point, reduce, reduce_scatter,
+};
 
 /// The load of the busiest rank in an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,26 +78,39 @@ impl Default for CostModel {
 }
 
 /// What `algorithm` costs for a request (whatever `request.algorithm` says), by counting messages
-/// and bytes of the busiest rank. Meant for requests that the algorithm can carry.
+/// and bytes of the busiest rank; in the vector forms, of this rank, which need not know what others
+/// do. Meant for requests that the algorithm can carry.
 pub fn cost(algorithm: Algorithm, request: &Request) -> Cost {
     if request.ranks <= 1 {
         return Cost::default();
     }
-    let data = match algorithm {
-        Algorithm::Local | Algorithm::Dissemination => Cost::default(),
-        Algorithm::Direct => direct::cost(request),
-        Algorithm::PointToPoint => point_to_point::cost(request),
+    let gated = algorithm.gates(request.collective);
+    let data = match (algorithm, request.collective) {
         // Nothing of an empty vector travels but the gate.
-        _ if request.count == 0 => Cost::default(),
-        Algorithm::Owner => owner::cost(request),
-        Algorithm::RecursiveDoubling => recursive_doubling::cost(request),
-        Algorithm::Ring => ring::cost(request),
-        Algorithm::Flat => flat::cost(request),
-        Algorithm::Binomial => binomial::cost(request),
-        Algorithm::ScatterAllGather => scatter_all_gather::cost(request),
+        _ if gated && request.count == 0 && request.counts.is_none() => Cost::default(),
+        (Algorithm::Local | Algorithm::Dissemination, _) => Cost::default(),
+        (Algorithm::PointToPoint, _) => point_to_point::cost(request),
+        (Algorithm::Direct, Collective::Reduce) => reduce::direct::cost(request),
+        (Algorithm::Direct, Collective::ReduceScatter | Collective::ReduceScatterV) => {
+            reduce_scatter::direct::cost(request)
+        }
+        (
+            Algorithm::Direct,
+            Collective::Gather | Collective::GatherV | Collective::Scatter | Collective::ScatterV,
+        ) => gather_scatter::direct::cost(request),
+        (Algorithm::Direct, Collective::AllReduce) => all_reduce::direct::cost(request),
+        (Algorithm::Direct, _) => exchange::cost(request),
+        (Algorithm::Owner, _) => all_reduce::owner::cost(request),
+        (Algorithm::RecursiveDoubling, _) => all_reduce::recursive_doubling::cost(request),
+        (Algorithm::Ring, Collective::AllGather) => all_gather::ring::cost(request),
+        (Algorithm::Ring, Collective::ReduceScatter) => reduce_scatter::ring::cost(request),
+        (Algorithm::Ring, _) => all_reduce::ring::cost(request),
+        (Algorithm::Flat, _) => broadcast::flat::cost(request),
+        (Algorithm::Binomial, Collective::Reduce) => reduce::binomial::cost(request),
+        (Algorithm::Binomial, _) => broadcast::binomial::cost(request),
+        (Algorithm::ScatterAllGather, _) => broadcast::scatter_all_gather::cost(request),
+        (Algorithm::Bruck, _) => all_gather::bruck::cost(request),
     };
-    let gated =
-        !matches!(algorithm, Algorithm::Local | Algorithm::Direct | Algorithm::PointToPoint);
     let gate_rounds = if gated { u64::from(log2_ceil(request.ranks)) } else { 0 };
     Cost { gate_rounds, ..data }
 }

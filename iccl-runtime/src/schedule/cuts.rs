@@ -47,9 +47,49 @@ impl Cut {
         Self { first: self.first + skipped, elements: elements.min(self.elements - skipped) }
     }
 
+    /// The elements that these are of `block`, counted from the start of the buffer.
+    pub(super) const fn inside(self, block: Self) -> Self {
+        Self { first: block.first + self.first, elements: self.elements }
+    }
+
+    /// All but the first `elements` elements; nothing if there are no more.
+    pub(super) fn after(self, elements: u64) -> Self {
+        let skipped = elements.min(self.elements);
+        Self { first: self.first + skipped, elements: self.elements - skipped }
+    }
+
     /// These elements in `buffer`, where the vector starts at offset 0.
     pub(super) const fn within(self, buffer: Buffer, element_bytes: u64) -> Slice {
         Slice { buffer, offset: self.first * element_bytes, bytes: self.elements * element_bytes }
+    }
+}
+
+/// A block cut into chunks, which are counted from the start of the block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chunks {
+    block: Cut,
+    elements: u64,
+}
+
+impl Chunks {
+    /// Chunks of `elements` elements of `block`.
+    pub(super) const fn new(block: Cut, elements: u64) -> Self {
+        Self { block, elements }
+    }
+
+    /// How many there are.
+    pub(super) const fn count(self) -> u64 {
+        self.block.chunks(self.elements)
+    }
+
+    /// How many elements the longest has.
+    pub(super) fn longest(self) -> u64 {
+        self.elements.min(self.block.elements)
+    }
+
+    /// The chunk with this number, if there are that many.
+    pub(super) fn get(self, number: u64) -> Option<Cut> {
+        (number < self.count()).then(|| self.block.chunk(self.elements, number))
     }
 }
 

@@ -13,7 +13,7 @@
 //!   `offset` and the length must agree on both sides.
 //! * A receive may write its destination at any moment from its start to its completion, a send may
 //!   read its source likewise, and a send may complete only after the peer has posted the receive.
-//! * In place, `Buffer::Send` and `Buffer::Recv` name the same bytes.
+//! * In place, `Buffer::Send` and `Buffer::Recv` lie in one memory, at [`Schedule::origins`].
 //!
 //! # Why schedules are right by construction
 //!
@@ -25,20 +25,28 @@
 //! waits for its receiver. The interpreter does not rely on any of this: it checks it.
 
 mod algorithm;
+mod all_gather;
 mod all_reduce;
+mod blocks;
 mod broadcast;
 mod builder;
 mod cost;
+mod counts;
 mod cuts;
+mod exchange;
+mod gather_scatter;
 pub mod interpret;
 mod point_to_point;
+mod reduce;
+mod reduce_scatter;
 mod select;
 mod types;
 
 pub use algorithm::{Algorithm, Facts};
 pub use cost::{Cost, CostModel, cost};
+pub use counts::{Block, Counts};
 pub use select::{Choice, Verdict, candidates, select};
-pub use types::{Buffer, Finish, Request, Schedule, Slice, Step, StepKind};
+pub use types::{Buffer, Finish, Origins, Request, Schedule, Slice, Step, StepKind};
 
 use builder::Builder;
 use iccl_plugin_api::types::{Collective, RedOp};
@@ -50,8 +58,8 @@ use crate::error::{Error, ErrorKind, Result};
 /// # Errors
 ///
 /// [`ErrorKind::InvalidArgument`] for ranks, roots or sizes that make no sense (a buffer longer than
-/// `i64::MAX` bytes included); [`ErrorKind::NotSupported`] where the algorithm cannot carry the
-/// request, or a collective has no schedule yet. Both name what and why.
+/// `i64::MAX` bytes included), and for counts of a vector form that contradict each other;
+/// [`ErrorKind::NotSupported`] where the algorithm cannot carry the request. Both name what and why.
 pub fn compile(request: &Request) -> Result<Schedule> {
     validate(request)?;
     request.algorithm.refusal(request).map_or(Ok(()), |why| {
@@ -61,21 +69,33 @@ pub fn compile(request: &Request) -> Result<Schedule> {
         ))
     })?;
     let mut builder = Builder::new(request);
-    if request.ranks == 1 {
-        builder.copy_send_to_recv();
-        return builder.finish();
-    }
-    match request.algorithm {
-        Algorithm::Local => unreachable!("refused above: it carries one rank only"),
-        Algorithm::Direct => all_reduce::direct::compile(&mut builder)?,
-        Algorithm::Owner => all_reduce::owner::compile(&mut builder),
-        Algorithm::RecursiveDoubling => all_reduce::recursive_doubling::compile(&mut builder),
-        Algorithm::Ring => all_reduce::ring::compile(&mut builder),
-        Algorithm::Flat => broadcast::flat::compile(&mut builder),
-        Algorithm::Binomial => broadcast::binomial::compile(&mut builder),
-        Algorithm::ScatterAllGather => broadcast::scatter_all_gather::compile(&mut builder),
-        Algorithm::Dissemination => builder.gate(),
-        Algorithm::PointToPoint => point_to_point::compile(&mut builder),
+    let collective = request.collective;
+    match (request.algorithm, collective) {
+        (_, Collective::Barrier) if request.ranks == 1 => {}
+        _ if request.ranks == 1 => builder.copy_own_block(),
+        (Algorithm::Local, _) => unreachable!("refused above: it carries one rank only"),
+        (Algorithm::Direct, Collective::AllReduce) => all_reduce::direct::compile(&mut builder)?,
+        (Algorithm::Direct, Collective::Reduce) => reduce::direct::compile(&mut builder),
+        (Algorithm::Direct, Collective::ReduceScatter | Collective::ReduceScatterV) => {
+            reduce_scatter::direct::compile(&mut builder);
+        }
+        (
+            Algorithm::Direct,
+            Collective::Gather | Collective::GatherV | Collective::Scatter | Collective::ScatterV,
+        ) => gather_scatter::direct::compile(&mut builder),
+        (Algorithm::Direct, _) => exchange::compile(&mut builder),
+        (Algorithm::Owner, _) => all_reduce::owner::compile(&mut builder),
+        (Algorithm::RecursiveDoubling, _) => all_reduce::recursive_doubling::compile(&mut builder),
+        (Algorithm::Ring, Collective::AllGather) => all_gather::ring::compile(&mut builder),
+        (Algorithm::Ring, Collective::ReduceScatter) => reduce_scatter::ring::compile(&mut builder),
+        (Algorithm::Ring, _) => all_reduce::ring::compile(&mut builder),
+        (Algorithm::Flat, _) => broadcast::flat::compile(&mut builder),
+        (Algorithm::Binomial, Collective::Reduce) => reduce::binomial::compile(&mut builder),
+        (Algorithm::Binomial, _) => broadcast::binomial::compile(&mut builder),
+        (Algorithm::ScatterAllGather, _) => broadcast::scatter_all_gather::compile(&mut builder),
+        (Algorithm::Bruck, _) => all_gather::bruck::compile(&mut builder),
+        (Algorithm::Dissemination, _) => builder.gate(),
+        (Algorithm::PointToPoint, _) => point_to_point::compile(&mut builder),
     }
     builder.finish()
 }
@@ -104,10 +124,21 @@ fn validate(request: &Request) -> Result<()> {
         ));
     }
     if request.vector_bytes().is_none() {
-        return refuse(format!(
-            "{collective}: {} elements of {} are longer than any buffer can be",
-            request.count, request.dtype
-        ));
+        return refuse(match &request.counts {
+            Some(counts) => format!(
+                "{collective}: blocks of {counts} elements of {} reach further than any buffer can",
+                request.dtype
+            ),
+            None => format!(
+                "{collective}: {} elements of {} (on {ranks} ranks) are longer than any buffer can be",
+                request.count, request.dtype
+            ),
+        });
+    }
+    blocks::validate(request)?;
+    let (send, recv) = request.buffer_elements();
+    if collective == Collective::AllToAllV && request.in_place && send > 0 && recv > 0 {
+        return refuse(format!("{collective}: it cannot be done in place"));
     }
     Ok(())
 }

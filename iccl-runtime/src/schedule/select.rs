@@ -91,9 +91,10 @@ pub fn select(
             Verdict::Costs(_) => unreachable!("{one} would have been chosen"),
         })
         .collect();
-    let why =
-        if why.is_empty() { "there is none for this collective".into() } else { why.join("; ") };
-    Err(Error::new(ErrorKind::NotSupported, format!("no algorithm can carry {request}: {why}")))
+    Err(Error::new(
+        ErrorKind::NotSupported,
+        format!("no algorithm can carry {request}: {}", why.join("; ")),
+    ))
 }
 
 fn refusal(algorithm: Algorithm, request: &Request, deterministic: bool) -> Option<String> {

@@ -2,14 +2,16 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 use iccl_plugin_api::types::{Collective, DataType, RedOp};
 
-use super::Algorithm;
+use super::{Algorithm, Counts, blocks};
 
 /// One rank's call, with the algorithm that carries it. All ranks of an operation compile equal
-/// requests but for `rank` and `in_place` (and, for send and recv, the collective and the peer).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// requests but for `rank` and `in_place` (and, for send and recv, the collective and the peer; for
+/// the vector forms, what [`Counts`] says that each rank knows for itself).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
     /// What is to be done.
     pub collective: Collective,
@@ -17,8 +19,10 @@ pub struct Request {
     pub dtype: DataType,
     /// How contributions are combined; [`RedOp::Sum`] for collectives that do not reduce.
     pub op: RedOp,
-    /// Number of elements: of the whole vector for all-reduce and broadcast, of the message for
-    /// send and recv, ignored by barrier.
+    /// Number of elements: of the whole vector for all-reduce, reduce and broadcast; of one rank's
+    /// block for all-gather, reduce-scatter, gather, scatter and all-to-all, as in NCCL; of the
+    /// message for send and recv; ignored by barrier. For the vector forms [`Counts::total`] where all
+    /// ranks know all counts, else 0.
     pub count: u64,
     /// The root; for send and recv the peer; otherwise ignored.
     pub root: u32,
@@ -26,13 +30,17 @@ pub struct Request {
     pub rank: u32,
     /// Number of ranks of the communicator.
     pub ranks: u32,
-    /// Whether the send buffer and the receive buffer of this rank are the same memory.
+    /// Whether this rank's send and receive buffers are one memory, by NCCL's rules: the shorter of
+    /// the two is this rank's block of the longer one ([`Request::in_place_origins`]). Means nothing on
+    /// ranks that use only one of them.
     pub in_place: bool,
     /// The algorithm, the same on all ranks.
     pub algorithm: Algorithm,
     /// The preferred length of one message in bytes. At least one element travels in each, and
     /// messages grow where the schedule would otherwise have too many steps. The same on all ranks.
     pub chunk_bytes: u64,
+    /// The blocks of a vector form; nothing for all others.
+    pub counts: Option<Arc<Counts>>,
 }
 
 impl Request {
@@ -41,9 +49,21 @@ impl Request {
         self.dtype.size_bytes() as u64
     }
 
-    /// Length of `count` elements in bytes, or `None` if no buffer can be that long.
+    /// Length of the longer buffer of any rank in bytes as far as this rank knows it, or `None` if no
+    /// buffer can be that long.
     pub fn vector_bytes(&self) -> Option<u64> {
-        self.count.checked_mul(self.element_bytes()).filter(|bytes| i64::try_from(*bytes).is_ok())
+        let elements = match (&self.counts, blocks::per_rank(self.collective)) {
+            (Some(counts), _) => counts.longest_buffer()?,
+            (None, true) => self.count.checked_mul(self.ranks.into())?,
+            (None, false) => self.count,
+        };
+        elements.checked_mul(self.element_bytes()).filter(|bytes| i64::try_from(*bytes).is_ok())
+    }
+
+    /// The same call with another algorithm.
+    #[must_use]
+    pub fn with_algorithm(&self, algorithm: Algorithm) -> Self {
+        Self { algorithm, ..self.clone() }
     }
 }
 
@@ -53,7 +73,11 @@ impl fmt::Display for Request {
         if self.collective.reduces() {
             write!(f, " {}", self.op)?;
         }
-        write!(f, " of {} {} on {} ranks", self.count, self.dtype, self.ranks)
+        match &self.counts {
+            Some(counts) => write!(f, " of {counts} {}", self.dtype)?,
+            None => write!(f, " of {} {}", self.count, self.dtype)?,
+        }
+        write!(f, " on {} ranks", self.ranks)
     }
 }
 
@@ -66,6 +90,16 @@ pub enum Buffer {
     Recv,
     /// Memory that the engine owns, of [`Schedule::scratch_bytes`], with any content at the start.
     Scratch,
+}
+
+/// Where the two buffers of an operation in place start in the one memory, in bytes from its start. One
+/// of the two is 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Origins {
+    /// Where the send buffer starts.
+    pub send: u64,
+    /// Where the receive buffer starts.
+    pub recv: u64,
 }
 
 /// A run of bytes in one of the buffers.
@@ -106,7 +140,8 @@ pub enum StepKind {
         index: u32,
         /// What is sent.
         source: Slice,
-        /// Where the bytes belong in the operation's vector; equal on both sides.
+        /// Where the bytes belong in the operation's vector or, where ranks exchange blocks, in the
+        /// block; equal on both sides.
         offset: u64,
     },
     /// Receives one message.
@@ -117,7 +152,8 @@ pub enum StepKind {
         index: u32,
         /// Where it is put.
         destination: Slice,
-        /// Where the bytes belong in the operation's vector; equal on both sides.
+        /// Where the bytes belong in the operation's vector or, where ranks exchange blocks, in the
+        /// block; equal on both sides.
         offset: u64,
     },
     /// Copies bytes; the slices do not overlap.
@@ -197,9 +233,10 @@ pub struct Schedule {
     pub slices: Vec<Slice>,
     /// The dependencies of all steps, one list after the other.
     pub(super) dependency_list: Vec<u32>,
-    /// How much of the user's send buffer is used, in bytes (0: it may be null).
+    /// How much of the user's send buffer is used, in bytes (0: it may be null). Gaps between the
+    /// blocks of a vector form count, and are not touched.
     pub send_bytes: u64,
-    /// How much of the user's receive buffer is used, in bytes (0: it may be null).
+    /// How much of the user's receive buffer is used, in bytes (0: it may be null). Gaps as above.
     pub recv_bytes: u64,
     /// How much scratch memory the engine must provide, in bytes. Where it matters to kernels,
     /// slices of it start at multiples of 64 bytes.
@@ -224,8 +261,13 @@ pub struct Schedule {
     pub rank: u32,
     /// Number of ranks.
     pub ranks: u32,
-    /// Whether [`Buffer::Send`] and [`Buffer::Recv`] are the same memory.
+    /// Whether [`Buffer::Send`] and [`Buffer::Recv`] are one memory.
     pub in_place: bool,
+    /// In place, where in the one memory the two buffers start, in bytes: as
+    /// [`Request::in_place_origins`].
+    pub origins: Origins,
+    /// The blocks of a vector form.
+    pub counts: Option<Arc<Counts>>,
 }
 
 impl Schedule {
@@ -247,6 +289,25 @@ impl Schedule {
             }
             StepKind::Reduce { sources, .. } => self.sources(sources),
             StepKind::Recv { .. } | StepKind::GateSend { .. } | StepKind::GateRecv { .. } => &[],
+        }
+    }
+
+    /// The number of elements that the envelope of a message names in place of the operation's count:
+    /// in the vector forms where each rank knows only its own counts, that of the block between the
+    /// two ranks, so that they hear of a difference before a byte is written. `None` elsewhere.
+    pub fn block_count(&self, kind: &StepKind) -> Option<u64> {
+        let counts = self.counts.as_ref().filter(|_| blocks::pairwise(self.collective))?;
+        match kind {
+            StepKind::Send { peer, .. } => Some(match self.collective {
+                // What a rank tells the root before the gate is what it is going to receive.
+                Collective::ScatterV if self.rank != self.root => counts.received(*peer).count,
+                _ => counts.sent(*peer).count,
+            }),
+            StepKind::Recv { peer, .. } => Some(match self.collective {
+                Collective::ScatterV if self.rank == self.root => counts.sent(*peer).count,
+                _ => counts.received(*peer).count,
+            }),
+            _ => None,
         }
     }
 

@@ -2,13 +2,17 @@
 
 use std::collections::HashMap;
 
-use super::super::types::{Buffer, Schedule, Slice, StepKind};
+use iccl_plugin_api::types::Collective;
+
+use super::super::types::{Buffer, Schedule, Slice, Step, StepKind};
 use super::fault::Fault;
+use super::promise::place;
 use super::ranges::Ranges;
 
 /// Checks one schedule in itself: dependencies point backwards, slices stay inside their buffers and
 /// do not split elements, the send buffer is not written, messages are numbered without gaps, no two
-/// steps race for a byte, and the receive buffer is written only once all ranks are known to agree.
+/// steps race for a byte, the receive buffer is written only once all ranks are known to agree, and
+/// each rank comes to know that they do.
 ///
 /// # Errors
 ///
@@ -28,7 +32,27 @@ pub fn check(schedule: &Schedule) -> Result<(), Fault> {
         races.check(index, &step.kind)?;
         agreement.check(index, &step.kind)?;
     }
-    Ok(())
+    require_everyone(schedule)
+}
+
+/// Without a gate, every rank must hear from every other, even where it gets nothing from it: so that
+/// all come to know if two do not agree.
+fn require_everyone(schedule: &Schedule) -> Result<(), Fault> {
+    let Schedule { rank, ranks, gated, collective, .. } = *schedule;
+    if gated || matches!(collective, Collective::Send | Collective::Recv) {
+        return Ok(());
+    }
+    let hears = |other: u32| {
+        let from = |step: &Step| matches!(step.kind, StepKind::Recv { peer, .. } if peer == other);
+        schedule.steps.iter().any(from)
+    };
+    match (0..ranks).find(|other| *other != rank && !hears(*other)) {
+        None => Ok(()),
+        Some(unheard) => {
+            let step = schedule.steps.len() as u32;
+            Err(Fault::BeforeAgreement { rank, step, unheard })
+        }
+    }
 }
 
 fn malformed(schedule: &Schedule, step: u32, what: String) -> Fault {
@@ -59,10 +83,8 @@ fn check_slices(schedule: &Schedule, step: u32, kind: &StepKind) -> Result<(), F
     if matches!(kind, StepKind::Recv { .. }) {
         return Ok(());
     }
-    let in_place = |buffer| match buffer {
-        Buffer::Send if schedule.in_place => Buffer::Recv,
-        other => other,
-    };
+    let (memory, start) = place(schedule, written.buffer);
+    let start = start + written.offset;
     for read in schedule.reads(kind) {
         if read.bytes != written.bytes {
             return Err(malformed(
@@ -71,10 +93,12 @@ fn check_slices(schedule: &Schedule, step: u32, kind: &StepKind) -> Result<(), F
                 format!("{read:?} and {written:?} differ in length"),
             ));
         }
-        let apart = in_place(read.buffer) != written.buffer
-            || read.end() <= written.offset
-            || written.end() <= read.offset;
-        let same = read.offset == written.offset && matches!(kind, StepKind::Reduce { .. });
+        let (read_memory, read_start) = place(schedule, read.buffer);
+        let read_start = read_start + read.offset;
+        let apart = read_memory != memory
+            || read_start + read.bytes <= start
+            || start + written.bytes <= read_start;
+        let same = read_start == start && matches!(kind, StepKind::Reduce { .. });
         if !apart && !same {
             return Err(malformed(schedule, step, format!("{read:?} and {written:?} overlap")));
         }
@@ -170,16 +194,18 @@ impl<'a> Races<'a> {
         if slice.buffer == Buffer::Send && !self.schedule.in_place {
             return Ok(());
         }
-        for (range, accesses) in self.ranges(slice.buffer).pieces(slice.offset..slice.end()) {
+        let (memory, start) = place(self.schedule, slice.buffer);
+        let start = start + slice.offset;
+        for (range, accesses) in self.ranges(memory).pieces(start..start + slice.bytes) {
             let mut accesses = accesses.unwrap_or_default();
             change(self, range.start, &mut accesses)?;
-            self.ranges(slice.buffer).set(range, accesses);
+            self.ranges(memory).set(range, accesses);
         }
         Ok(())
     }
 
-    fn ranges(&mut self, buffer: Buffer) -> &mut Ranges<Accesses> {
-        match buffer {
+    fn ranges(&mut self, memory: Buffer) -> &mut Ranges<Accesses> {
+        match memory {
             Buffer::Send | Buffer::Recv => &mut self.recv,
             Buffer::Scratch => &mut self.scratch,
         }
@@ -244,8 +270,8 @@ impl<'a> Agreement<'a> {
     }
 
     fn check(&mut self, index: u32, kind: &StepKind) -> Result<(), Fault> {
-        use iccl_plugin_api::types::Collective;
-        let Schedule { rank, ranks, gated, collective, .. } = *self.schedule;
+        let Schedule { rank, gated, collective, .. } = *self.schedule;
+        self.check_gate_send(index, kind)?;
         let step = &self.schedule.steps[index as usize];
         let after_gate = Some(index) == self.last_gate_recv
             || self
@@ -262,9 +288,28 @@ impl<'a> Agreement<'a> {
         if !writes_recv || collective == Collective::Recv || after_gate {
             return Ok(());
         }
-        let heard = if gated { Vec::new() } else { self.heard(index) };
-        let unheard = (0..ranks).find(|other| *other != rank && !heard.contains(other));
-        match unheard {
+        if gated {
+            let unheard = u32::from(rank == 0);
+            return Err(Fault::BeforeAgreement { rank, step: index, unheard });
+        }
+        self.require_heard(index)
+    }
+
+    /// In gather-v and scatter-v, only the root can compare all counts: it lets nobody through the
+    /// gate before it has.
+    fn check_gate_send(&self, index: u32, kind: &StepKind) -> Result<(), Fault> {
+        let Schedule { rank, root, collective, .. } = *self.schedule;
+        let compares = matches!(collective, Collective::GatherV | Collective::ScatterV);
+        if rank == root && compares && matches!(kind, StepKind::GateSend { .. }) {
+            return self.require_heard(index);
+        }
+        Ok(())
+    }
+
+    fn require_heard(&self, index: u32) -> Result<(), Fault> {
+        let Schedule { rank, ranks, .. } = *self.schedule;
+        let heard = self.heard(index);
+        match (0..ranks).find(|other| *other != rank && !heard.contains(other)) {
             None => Ok(()),
             Some(unheard) => Err(Fault::BeforeAgreement { rank, step: index, unheard }),
         }

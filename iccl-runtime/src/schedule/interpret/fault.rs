@@ -51,8 +51,9 @@ pub enum Fault {
         /// The first byte that both touch.
         at: u64,
     },
-    /// The user's receive buffer is written before all ranks are known to agree.
-    #[error("rank {rank} step {step} writes the receive buffer before rank {unheard} was heard")]
+    /// The user's receive buffer is written, or others are told that this rank agrees, or the
+    /// operation ends, before all ranks are known to agree.
+    #[error("rank {rank} comes to step {step} before rank {unheard} was heard")]
     BeforeAgreement {
         /// Whose schedule.
         rank: u32,

@@ -1,7 +1,7 @@
 //! Runs the schedules of all ranks in one process, on symbols instead of numbers, and proves them.
 //!
-//! Memory holds, for every run of bytes, *which expression* it holds at *which place of the vector*:
-//! `own(3)`, `own(0) ∘ own(1)`, …. So a result is not merely plausible: it is shown to hold each
+//! Memory holds, for every run of bytes, *which expression* it holds at *which place of the
+//! contributions*: `own(3)`, `own(0) ∘ own(1)`, …. So a result is not merely plausible: it is shown to hold each
 //! rank's contribution exactly once, in the promised order, at its place. Runs, not bytes, are kept,
 //! so vectors of many gigabytes cost no more than short ones.
 //!
@@ -9,14 +9,15 @@
 //! ([`check`]): order, borders, races between steps that nothing orders, writes before the gate. Then
 //! all ranks run ([`interpret`]) in a random order from a seed, with receives that write and sends
 //! that read at the worst of times; deadlocks, messages that disagree and reads of bytes that nobody
-//! wrote come to light. Last, [`Outcome::verify`] compares the results with what the collective
-//! promises.
+//! wrote come to light. Last, [`Outcome::verify`] compares all memory with what the collective
+//! promises: results at their places, and everything else as it was.
 //!
 //! Nothing here shares code with the compiler of schedules or with the kernels.
 
 mod check;
 mod fault;
 mod memory;
+mod promise;
 mod ranges;
 mod run;
 mod shapes;

@@ -52,6 +52,21 @@ impl<T: Clone> Ranges<T> {
         pieces
     }
 
+    /// The first byte whose value is another in `other`, or is set in only one of the two.
+    pub(super) fn difference(&self, other: &Self) -> Option<u64>
+    where
+        T: PartialEq,
+    {
+        let end = |ranges: &Self| ranges.runs.values().next_back().map_or(0, |(end, _)| *end);
+        let pieces = self.pieces(0..end(self).max(end(other))).into_iter();
+        pieces
+            .flat_map(|(range, value)| {
+                let others = other.pieces(range).into_iter();
+                others.filter(move |(_, other)| *other != value).map(|(range, _)| range.start)
+            })
+            .next()
+    }
+
     fn split(&mut self, at: u64) {
         if let Some((_, run)) = self.runs.range_mut(..at).next_back()
             && run.0 > at
@@ -92,6 +107,13 @@ mod tests {
                 next = piece.end;
             }
             prop_assert_eq!(next, from + length);
+
+            prop_assert_eq!(ranges.difference(&ranges.clone()), None);
+            let mut changed = ranges.clone();
+            changed.set(from..from + length, 0);
+            let first = (from..from + length).find(|at| array[*at as usize] != Some(0));
+            prop_assert_eq!(ranges.difference(&changed), first);
+            prop_assert_eq!(changed.difference(&ranges), first);
         }
     }
 }

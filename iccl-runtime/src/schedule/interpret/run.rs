@@ -254,8 +254,8 @@ impl<'a> Run<'a> {
             unreachable!("both sides have posted this message");
         };
         let (send, recv) = (sends[ordinal], recvs[ordinal]);
-        let fields = envelope(self.ranks[sender].kind(send));
-        let expected = envelope(self.ranks[receiver].kind(recv));
+        let fields = self.ranks[sender].envelope(send);
+        let expected = self.ranks[receiver].envelope(recv);
         for ((field, sent), (_, expected)) in fields.into_iter().zip(expected) {
             if sent != expected {
                 let ordinal = ordinal as u64;
@@ -322,23 +322,6 @@ impl<'a> Run<'a> {
     }
 }
 
-/// What both ends of a message must agree on.
-fn envelope(kind: &StepKind) -> Vec<(&'static str, u64)> {
-    match kind {
-        StepKind::Send { index, source: slice, offset, .. }
-        | StepKind::Recv { index, destination: slice, offset, .. } => vec![
-            ("gate", 0),
-            ("index", u64::from(*index)),
-            ("offset", *offset),
-            ("length", slice.bytes),
-        ],
-        StepKind::GateSend { round, .. } | StepKind::GateRecv { round, .. } => {
-            vec![("gate", 1), ("round", u64::from(*round))]
-        }
-        StepKind::Copy { .. } | StepKind::Reduce { .. } => Vec::new(),
-    }
-}
-
 impl<'a> Rank<'a> {
     fn new(schedule: &'a Schedule, memory: Memory) -> Self {
         let count = schedule.steps.len();
@@ -369,6 +352,25 @@ impl<'a> Rank<'a> {
 
     fn sends(&self, step: u32) -> bool {
         matches!(self.kind(step), StepKind::Send { .. } | StepKind::GateSend { .. })
+    }
+
+    /// What both ends of a message must agree on.
+    fn envelope(&self, step: u32) -> Vec<(&'static str, u64)> {
+        let kind = self.kind(step);
+        match kind {
+            StepKind::Send { index, source: slice, offset, .. }
+            | StepKind::Recv { index, destination: slice, offset, .. } => vec![
+                ("gate", 0),
+                ("count", self.schedule.block_count(kind).unwrap_or(self.schedule.count)),
+                ("index", u64::from(*index)),
+                ("offset", *offset),
+                ("length", slice.bytes),
+            ],
+            StepKind::GateSend { round, .. } | StepKind::GateRecv { round, .. } => {
+                vec![("gate", 1), ("round", u64::from(*round))]
+            }
+            StepKind::Copy { .. } | StepKind::Reduce { .. } => Vec::new(),
+        }
     }
 
     fn read(&mut self, slice: Slice, step: u32) -> Result<Vec<Piece>, Fault> {

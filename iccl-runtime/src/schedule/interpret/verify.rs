@@ -4,7 +4,8 @@ use iccl_plugin_api::types::{Collective, RedOp};
 
 use super::super::types::{Buffer, Finish, Schedule, Slice};
 use super::fault::Fault;
-use super::memory::Piece;
+use super::memory::{Memory, Piece};
+use super::promise::{Promise, held, place, promises};
 use super::run::Outcome;
 use super::shapes::{Shape, ShapeId};
 
@@ -14,8 +15,8 @@ const AFTER_ALL: u32 = u32::MAX;
 impl Outcome<'_> {
     /// Whether every rank holds what the collective promises: every byte of the receive buffer at
     /// its place, made of the right ranks' contributions, each exactly once, in the order and with
-    /// the rounding and the AVG that the algorithm's facts declare, and by the same expression on
-    /// all ranks. Out of place, the send buffer must be what it was.
+    /// the rounding and the AVG that the algorithm's facts declare; in an all-reduce by the same
+    /// expression on all ranks. Whatever is not promised, of either buffer, must be what it was.
     ///
     /// # Errors
     ///
@@ -24,23 +25,19 @@ impl Outcome<'_> {
         let mut first: Option<Vec<Piece>> = None;
         for place in 0..self.schedules.len() {
             let schedule = &self.schedules[place];
-            if !schedule.in_place {
-                for (at, piece) in self.placed(place, Buffer::Send, schedule.send_bytes)? {
-                    let own = Shape::Own(schedule.rank);
-                    self.expect(schedule, at, piece.shape, *self.shapes.get(piece.shape) == own)?;
-                }
+            let promises = promises(schedule, self.schedules);
+            require_lengths(schedule, &promises)?;
+            let mut results = Vec::new();
+            for promise in &promises {
+                results.extend(self.require(place, promise)?);
             }
-            if schedule.collective == Collective::Send {
+            self.require_the_rest_untouched(place, &promises)?;
+            if schedule.collective != Collective::AllReduce {
                 continue;
             }
-            let pieces = self.placed(place, Buffer::Recv, schedule.recv_bytes)?;
-            for (at, piece) in &pieces {
-                self.expect(schedule, *at, piece.shape, self.promised(schedule, piece.shape))?;
-            }
-            let pieces: Vec<Piece> = pieces.into_iter().map(|(_, piece)| piece).collect();
             match &first {
-                None => first = Some(pieces),
-                Some(first) if *first == pieces => {}
+                None => first = Some(results),
+                Some(first) if *first == results => {}
                 Some(_) => {
                     let what = "it was computed differently on another rank".into();
                     return Err(Fault::WrongResult { rank: schedule.rank, at: 0, what });
@@ -48,6 +45,71 @@ impl Outcome<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the receive buffer holds what is promised, and in which runs.
+    fn require(&mut self, place: usize, promise: &Promise) -> Result<Vec<Piece>, Fault> {
+        let schedule = &self.schedules[place];
+        let rank = schedule.rank;
+        let (buffer, offset) = (Buffer::Recv, promise.bytes.start);
+        let slice = Slice { buffer, offset, bytes: promise.bytes.end - offset };
+        let pieces =
+            self.memories[place].read(slice, rank, AFTER_ALL).map_err(|fault| match fault {
+                Fault::Uninitialised { at, .. } => {
+                    Fault::WrongResult { rank, at, what: format!("nobody wrote it to {buffer:?}") }
+                }
+                other => other,
+            })?;
+        let (mut at, mut origin) = (offset, promise.origin);
+        for piece in &pieces {
+            if piece.origin != origin {
+                let what =
+                    format!("byte {} of the contributions is there, not {origin}", piece.origin);
+                return Err(Fault::WrongResult { rank, at, what });
+            }
+            let met = match promise.of {
+                Some(from) => *self.shapes.get(piece.shape) == Shape::Own(from),
+                None => self.is_reduction(schedule, piece.shape),
+            };
+            if !met {
+                let what = format!(
+                    "{} by {} must not give {}",
+                    schedule.collective,
+                    schedule.algorithm,
+                    self.shapes.text(piece.shape)
+                );
+                return Err(Fault::WrongResult { rank, at, what });
+            }
+            at += piece.bytes;
+            origin += piece.bytes;
+        }
+        Ok(pieces)
+    }
+
+    /// Whether nothing of the user's was written but what is promised.
+    fn require_the_rest_untouched(
+        &mut self,
+        place: usize,
+        promises: &[Promise],
+    ) -> Result<(), Fault> {
+        let schedule = &self.schedules[place];
+        let own = self.shapes.number(Shape::Own(schedule.rank));
+        let mut before = Memory::new(schedule, own);
+        let after = &mut self.memories[place];
+        // What is promised was looked at already.
+        for Promise { bytes, .. } in promises {
+            let bytes =
+                Slice { buffer: Buffer::Recv, offset: bytes.start, bytes: bytes.end - bytes.start };
+            let seen = after.read(bytes, schedule.rank, AFTER_ALL)?;
+            before.write(bytes, &seen);
+        }
+        match before.difference(after) {
+            None => Ok(()),
+            Some((memory, at)) => {
+                let what = format!("it was written, in the memory of {memory:?}, and nobody asked");
+                Err(Fault::WrongResult { rank: schedule.rank, at, what })
+            }
+        }
     }
 
     /// Computes element `element` of the receive buffer of `rank`: `own` gives the contribution of
@@ -67,53 +129,8 @@ impl Outcome<'_> {
         Some(self.shapes.evaluate(pieces.first()?.shape, &own, &combine))
     }
 
-    /// The runs of a buffer with their offsets, each shown to hold its own part of the vector.
-    fn placed(
-        &mut self,
-        place: usize,
-        buffer: Buffer,
-        bytes: u64,
-    ) -> Result<Vec<(u64, Piece)>, Fault> {
-        let rank = self.schedules[place].rank;
-        let slice = Slice { buffer, offset: 0, bytes };
-        let mut at = 0;
-        let mut placed = Vec::new();
-        let pieces =
-            self.memories[place].read(slice, rank, AFTER_ALL).map_err(|fault| match fault {
-                Fault::Uninitialised { at, .. } => {
-                    Fault::WrongResult { rank, at, what: format!("nobody wrote it to {buffer:?}") }
-                }
-                other => other,
-            })?;
-        for piece in pieces {
-            if piece.origin != at {
-                let what = format!("{buffer:?} holds byte {} of the vector there", piece.origin);
-                return Err(Fault::WrongResult { rank, at, what });
-            }
-            placed.push((at, piece));
-            at += piece.bytes;
-        }
-        Ok(placed)
-    }
-
-    fn expect(&self, schedule: &Schedule, at: u64, shape: ShapeId, met: bool) -> Result<(), Fault> {
-        if met {
-            return Ok(());
-        }
-        let what = format!(
-            "{} by {} must not give {}",
-            schedule.collective,
-            schedule.algorithm,
-            self.shapes.text(shape)
-        );
-        Err(Fault::WrongResult { rank: schedule.rank, at, what })
-    }
-
-    fn promised(&self, schedule: &Schedule, shape: ShapeId) -> bool {
+    fn is_reduction(&self, schedule: &Schedule, shape: ShapeId) -> bool {
         let facts = schedule.algorithm.facts();
-        if !schedule.collective.reduces() {
-            return *self.shapes.get(shape) == Shape::Own(schedule.root);
-        }
         let mut contributors = self.shapes.contributors(shape);
         if !facts.rank_order {
             contributors.sort_unstable();
@@ -145,4 +162,25 @@ impl Outcome<'_> {
             }
         }
     }
+}
+
+/// Whether the schedule says rightly how much of the user's buffers it uses, and where they lie.
+fn require_lengths(schedule: &Schedule, promises: &[Promise]) -> Result<(), Fault> {
+    let held = held(schedule);
+    let sent = held.iter().map(|held| held.bytes.end).max().unwrap_or(0);
+    let received = promises.iter().map(|promise| promise.bytes.end).max().unwrap_or(0);
+    let (_, send) = place(schedule, Buffer::Send);
+    let (_, recv) = place(schedule, Buffer::Recv);
+    for (what, said, is) in [
+        ("send_bytes", schedule.send_bytes, sent),
+        ("recv_bytes", schedule.recv_bytes, received),
+        ("origins.send", schedule.origins.send, send),
+        ("origins.recv", schedule.origins.recv, recv),
+    ] {
+        if said != is {
+            let what = format!("{what} is {said} and should be {is}");
+            return Err(Fault::WrongResult { rank: schedule.rank, at: is, what });
+        }
+    }
+    Ok(())
 }
