@@ -2,7 +2,7 @@
 //! how fast, and a launcher for one machine.
 //!
 //! One file or folder per subcommand. What several of them need: [`arguments`] (the command line),
-//! [`context`] (configuration and logging), [`failure`] (how a command ends), [`print`] (how it
+//! [`context`] (configuration and logging), [`failure`] (how a command ends), [`mod@print`] (how it
 //! answers) and [`placement`] (several hosts on one machine).
 
 #![forbid(unsafe_code)]

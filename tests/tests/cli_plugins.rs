@@ -26,6 +26,16 @@ fn ran_with(folder: &Path, arguments: &[&str]) -> Ran {
 }
 
 #[test]
+fn a_transport_that_is_switched_off_is_called_so() {
+    let folder = folder_without(&[]);
+    for setting in ["transport.enabled=[\"tcp\"]", "plugins.disable=[\"transport-shm\"]"] {
+        let plan = ran_with(folder.path(), &["plan", "-n", "2", "--set", setting]);
+        assert_eq!(plan.code(), Some(0), "{}", plan.all());
+        assert!(plan.out.contains("shm: transport-disabled(both)"), "{setting}: {}", plan.out);
+    }
+}
+
+#[test]
 fn without_shared_memory_links_take_tcp_and_say_why() {
     let folder = folder_without(&["transport-shm"]);
     let plan = ran_with(folder.path(), &["plan", "-n", "3", "--json"]);

@@ -21,8 +21,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Builds everything and lays out the command and the plugins: target/<profile>/iccl and
-    /// target/<profile>/plugins/*.so.
+    /// Builds everything and lays out the command and the plugins: target/PROFILE/iccl and
+    /// target/PROFILE/plugins/*.so.
     Build {
         /// With optimisations.
         #[arg(long)]

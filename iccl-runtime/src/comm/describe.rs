@@ -9,7 +9,7 @@ use crate::plan::agreed_digest;
 use crate::plugins::PluginSet;
 use crate::topology::{
     DeviceFacts, HostFacts, HostIdentity, PciAddress, RankDescriptor, TransportFacts,
-    TransportState,
+    TransportState, reach,
 };
 use crate::{Error, ErrorKind, Result};
 
@@ -25,7 +25,7 @@ pub(super) fn describe(
     agreed: &[(String, String)],
 ) -> Result<RankDescriptor> {
     let facts = device.facts();
-    let transports = plugins
+    let mut transports = plugins
         .transports()
         .iter()
         .map(|transport| {
@@ -56,7 +56,8 @@ pub(super) fn describe(
             }
             Ok(text)
         })
-        .collect::<Result<_>>()?;
+        .collect::<Result<Vec<_>>>()?;
+    transports.extend(plugins.switched_off_transports().map(switched_off));
     let mut memory_kinds = MemoryKind::Host.mask() | MemoryKind::PinnedHost.mask();
     if facts.capabilities.host_accessible == 0 {
         memory_kinds |= MemoryKind::Device.mask();
@@ -85,6 +86,29 @@ pub(super) fn describe(
         transports,
         later_fields: Vec::new(),
     })
+}
+
+/// A transport that is never opened, described so that the plan can say why it is not used. It is not
+/// loaded, so how far it reaches is told by its name.
+fn switched_off(plugin: &str) -> TransportFacts {
+    let name = plugin.strip_prefix("transport-").unwrap_or(plugin);
+    TransportFacts {
+        name: name.to_owned(),
+        plugin_version: Version::new(0, 0, 0),
+        abi: (0, 0),
+        state: TransportState::Disabled,
+        reach: match name {
+            "shm" => reach::SAME_HOST,
+            "rdma" => reach::OTHER_HOSTS | reach::FABRIC,
+            _ => reach::SAME_HOST | reach::OTHER_HOSTS,
+        },
+        memory_kinds: 0,
+        latency_ns: 0,
+        bytes_per_us: 0,
+        fabrics: Vec::new(),
+        address: Vec::new(),
+        later_fields: Vec::new(),
+    }
 }
 
 fn version(text: &str) -> Result<Version> {

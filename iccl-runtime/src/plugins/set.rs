@@ -12,6 +12,7 @@ use iccl_plugin_api::tables::{ABI_MAJOR, CollectiveSupport};
 use super::discovery::Discovery;
 use super::error::call_error;
 use super::names::means;
+use super::reason::Reason;
 use super::record::{Door, Record};
 use crate::config::Config;
 use crate::{Error, Result};
@@ -266,6 +267,15 @@ impl PluginSet {
     /// All transports that may be used.
     pub fn transports(&self) -> &[TransportPlugin] {
         &self.inner.transports
+    }
+
+    /// The names of transports that are there and that the configuration switches off.
+    pub fn switched_off_transports(&self) -> impl Iterator<Item = &str> {
+        let off = |record: &&Record| {
+            matches!(record.reason, Some(Reason::Disabled | Reason::TransportNotEnabled))
+                && record.kinds.contains(&"transport")
+        };
+        self.records().iter().filter(off).filter_map(|record| record.name.as_deref())
     }
 
     /// The transport of a tier.

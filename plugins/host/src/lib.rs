@@ -1,7 +1,7 @@
 //! Host memory as a device: the plugin that is always there.
 //!
 //! Its memory is ordinary memory of the process, its streams are queues in software. What an
-//! operation on a stream means is told in [`stream`].
+//! operation on a stream means is told in `stream.rs`.
 
 mod device;
 mod memory;
