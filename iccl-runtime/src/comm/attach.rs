@@ -2,15 +2,16 @@
 //! one host can really share memory. (Containers with the same boot id may not.)
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use iccl_plugin_api::sdk::{ChannelRequest, Progress};
 
-use crate::Result;
 use crate::engine::domain::Domain;
 use crate::engine::envelope::Lane;
 use crate::plan::{Evidence, LinkFact, Plan, Tier};
 use crate::topology::RankDescriptor;
+use crate::{Error, ErrorKind, Result};
 
 /// How long a dialer tries. Ranks on one host are there or they are not.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -18,15 +19,23 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Channels that stand: (peer, domain) → channel.
 pub(super) type Attached = BTreeMap<(u32, usize), u64>;
 
+/// What is to be tried.
+pub(super) struct Attempt<'a> {
+    pub(super) rank: u32,
+    pub(super) plan: &'a Plan,
+    pub(super) descriptors: &'a [RankDescriptor],
+    pub(super) deadline: Instant,
+    /// Set from another thread to give up.
+    pub(super) cancel: &'a AtomicBool,
+}
+
 /// Opens the channels of this rank's `shm` links and waits for those that it dials. Says which
 /// failed.
 pub(super) fn attach(
-    rank: u32,
-    plan: &Plan,
-    descriptors: &[RankDescriptor],
+    attempt: &Attempt<'_>,
     domains: &mut [Box<dyn Domain>],
-    deadline: Instant,
 ) -> Result<(Attached, Evidence)> {
+    let &Attempt { rank, plan, descriptors, deadline, cancel } = attempt;
     let mut attached = Attached::new();
     let mut evidence = Evidence::default();
     let mut dialled = Vec::new();
@@ -64,6 +73,9 @@ pub(super) fn attach(
     let give_up = deadline.min(Instant::now() + PATIENCE);
     while !dialled.is_empty() {
         progress(domains)?;
+        if cancel.load(Ordering::Relaxed) {
+            return Err(Error::new(ErrorKind::Aborted, "the initialisation was given up"));
+        }
         let late = Instant::now() >= give_up;
         dialled.retain(|(peer, domain, channel)| {
             let domain = &mut domains[*domain];

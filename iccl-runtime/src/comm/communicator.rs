@@ -45,6 +45,8 @@ pub struct Communicator {
     plan: Arc<Plan>,
     algorithms: Algorithms,
     chunk_bytes: u64,
+    /// What every fingerprint carries of arguments that are no part of a call.
+    arguments_digest: u64,
     op_timeout: Duration,
     calls: Mutex<Calls>,
     finalized: AtomicBool,
@@ -72,6 +74,17 @@ struct Calls {
     sends: HashMap<u32, u64>,
     receives: HashMap<u32, u64>,
     programs: HashMap<Request, Arc<Program>>,
+}
+
+impl Calls {
+    /// The number of the next operation in the order that `request` belongs to.
+    fn next_number(&mut self, request: &Request) -> &mut u64 {
+        match request.collective {
+            Collective::Send => self.sends.entry(request.root).or_default(),
+            Collective::Recv => self.receives.entry(request.root).or_default(),
+            _ => &mut self.collectives,
+        }
+    }
 }
 
 /// One side of a call: where the elements are.
@@ -122,6 +135,7 @@ impl Communicator {
             plan: parts.plan,
             algorithms: parts.algorithms,
             chunk_bytes: parts.chunk_bytes,
+            arguments_digest: digest(&[parts.chunk_bytes, u64::from(parts.ranks)]),
             op_timeout: parts.op_timeout,
             calls: Mutex::default(),
             finalized: AtomicBool::new(false),
@@ -391,23 +405,22 @@ impl Communicator {
         self.engine.fail(error);
     }
 
-    /// Waits for the operations of the communicator's own stream and says goodbye to the other ranks,
-    /// so that they do not take this rank for lost. Dropping the communicator does the same.
+    /// Waits until every operation of the communicator is over, at most `engine.op_timeout`, and says
+    /// goodbye to the other ranks, so that they do not take this rank for lost. Dropping the
+    /// communicator does the same. Again, it does nothing.
     ///
     /// # Errors
-    /// How the first operation that failed ended.
+    /// The error that ended the communicator; `Timeout` if operations were left over, which end with
+    /// `Aborted`.
     pub fn finalize(&self) -> Result<()> {
-        let outcome = self.stream.synchronize();
-        self.leave();
-        outcome
-    }
-
-    fn leave(&self) {
         if self.finalized.swap(true, Ordering::SeqCst) {
-            return;
+            return Ok(());
         }
+        let outcome = self.engine.drain(Instant::now().checked_add(self.op_timeout));
+        let failure = self.engine.failure();
         self.engine.close();
-        self.control.leave(self.engine.failure().as_ref());
+        self.control.leave(failure.as_ref());
+        outcome
     }
 
     fn operand(&self, buffer: &Buffer) -> Result<Operand> {
@@ -462,7 +475,7 @@ impl Communicator {
         let mut calls = lock(&self.calls);
         let program = self.program(&mut calls, &mut request)?;
         check_operands(&request, &program, &send, &receive)?;
-        let fingerprint = self.number(&mut calls, &request);
+        let fingerprint = self.number(&mut calls, &request, &program);
         let point_to_point = is_point_to_point(collective);
         let keep = [send.keep, receive.keep].into_iter().flatten().collect();
         let make = |on_complete| {
@@ -481,7 +494,10 @@ impl Communicator {
         // SAFETY: the operands are kept by the operation or by the caller's promise; the stream
         // submits the operation once.
         let submit = |operation: &Arc<Operation>| unsafe { self.engine.submit(operation) };
-        let operation = stream.enqueue(&self.engine, make, submit)?;
+        let operation = stream.enqueue(&self.engine, make, submit).inspect_err(|_| {
+            // It did not take place, so the next call has its number.
+            *calls.next_number(&request) -= 1;
+        })?;
         drop(calls);
         Ok(Handle { engine: Arc::clone(&self.engine), operation })
     }
@@ -515,29 +531,24 @@ impl Communicator {
     }
 
     /// Gives the call its number and says what all ranks must have asked.
-    fn number(&self, calls: &mut Calls, request: &Request) -> Fingerprint {
-        let (counter, collective, root) = match request.collective {
-            Collective::Send => {
-                (calls.sends.entry(request.root).or_default(), Collective::Send, request.root)
-            }
-            Collective::Recv => {
-                (calls.receives.entry(request.root).or_default(), Collective::Send, self.rank)
-            }
-            other => (&mut calls.collectives, other, request.root),
+    fn number(&self, calls: &mut Calls, request: &Request, program: &Program) -> Fingerprint {
+        let (collective, root) = match request.collective {
+            Collective::Send => (Collective::Send, request.root),
+            Collective::Recv => (Collective::Send, self.rank),
+            other => (other, request.root),
         };
-        let sequence = *counter;
-        *counter += 1;
-        let program = calls.programs.get(request);
-        let algorithm = program.map_or(request.algorithm, |program| program.schedule().algorithm);
+        let next = calls.next_number(request);
+        let sequence = *next;
+        *next += 1;
         Fingerprint {
             sequence,
             collective,
             dtype: request.dtype,
             op: request.op,
-            algorithm,
+            algorithm: program.schedule().algorithm,
             root,
             count: request.count,
-            digest: digest(&[request.chunk_bytes, u64::from(request.ranks)]),
+            digest: self.arguments_digest,
         }
     }
 
@@ -553,13 +564,13 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        if self.engine.check().is_ok() && !self.finalized.load(Ordering::SeqCst) {
-            // Work that was enqueued is done, as on any stream that is destroyed.
-            if let Err(error) = self.stream.synchronize() {
-                tracing::warn!(rank = self.rank, %error, "an operation failed");
-            }
+        // A failure before now is known from `async_error` and from every handle.
+        let failed_before = self.engine.check().is_err();
+        if let Err(error) = self.finalize()
+            && !failed_before
+        {
+            tracing::warn!(rank = self.rank, %error, "an operation failed");
         }
-        self.leave();
     }
 }
 

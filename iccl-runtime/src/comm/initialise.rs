@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use iccl_plugin_api::sdk::DomainRequest;
 
 use super::algorithms::Algorithms;
-use super::attach::{Attached, attach, progress};
+use super::attach::{Attached, Attempt, attach, progress};
 use super::communicator::{Communicator, CommunicatorParts};
 use super::control::Control;
 use super::describe::describe;
@@ -27,6 +27,10 @@ const DESCRIPTORS_TAG: u32 = u32::from_le_bytes(*b"rank");
 const INPUTS_TAG: u32 = u32::from_le_bytes(*b"inpt");
 const EVIDENCE_TAG: u32 = u32::from_le_bytes(*b"evid");
 
+/// How long to let the transports alone while ranks exchange what they know.
+const SHORTEST_PAUSE: Duration = Duration::from_micros(50);
+const LONGEST_PAUSE: Duration = Duration::from_millis(2);
+
 /// The open transports.
 type Domains = Vec<Box<dyn Domain>>;
 
@@ -41,7 +45,23 @@ pub(super) struct Joining {
 }
 
 pub(super) fn initialise(runtime: &Arc<RuntimeInner>, joining: &Joining) -> Result<Communicator> {
-    Initialisation::begin(runtime, joining)?.finish()
+    let initialisation = Initialisation::begin(runtime, joining)?;
+    match initialisation.agree() {
+        Ok(agreed) => initialisation.start(agreed),
+        Err(error) => {
+            initialisation.tell(&error);
+            Err(error)
+        }
+    }
+}
+
+/// What all ranks have agreed on, and what this one opened for it.
+struct Agreed {
+    plan: Plan,
+    algorithms: Algorithms,
+    descriptors: Vec<RankDescriptor>,
+    domains: Domains,
+    attached: Attached,
 }
 
 /// What is known between the steps.
@@ -81,13 +101,23 @@ impl<'a> Initialisation<'a> {
         Ok(Self { runtime, joining, bootstrap, id: id.max(1), deadline, settings })
     }
 
-    fn finish(self) -> Result<Communicator> {
+    /// Everything up to the plan.
+    fn agree(&self) -> Result<Agreed> {
         let (rank, ranks) = (self.joining.rank, self.joining.ranks);
         let mut domains = self.open_domains();
         let descriptors = self.exchange_descriptors(&mut domains)?;
         self.compare_settings(&descriptors)?;
         let first = plan(&descriptors, &self.settings, &Evidence::default())?;
-        let (attached, found) = attach(rank, &first, &descriptors, &mut domains, self.deadline)?;
+        let (attached, found) = attach(
+            &Attempt {
+                rank,
+                plan: &first,
+                descriptors: &descriptors,
+                deadline: self.deadline,
+                cancel: &self.joining.cancel,
+            },
+            &mut domains,
+        )?;
         let evidence = self.exchange_evidence(&found, &mut domains)?;
         let (plan, attached) = if evidence.is_empty() {
             (first, attached)
@@ -110,7 +140,18 @@ impl<'a> Initialisation<'a> {
         }
         let algorithms = Algorithms::new(&self.runtime.config, &plan)?;
         tracing::info!(rank, ranks, "plan: {}", plan.report().summary());
-        self.start(plan, algorithms, &descriptors, domains, &attached)
+        Ok(Agreed { plan, algorithms, descriptors, domains, attached })
+    }
+
+    /// Tells the other ranks that this one gives up, so that they need not wait for it.
+    fn tell(&self, error: &Error) {
+        let rank = self.joining.rank;
+        let culprit = error.rank().unwrap_or(rank);
+        let message = format!("rank {rank} could not initialise: {error}");
+        // 0: whatever of this job another rank waits for.
+        if let Err(error) = self.bootstrap.notify_failure(0, Some(culprit), error.kind(), message) {
+            tracing::debug!(%error, "the other ranks could not be told");
+        }
     }
 
     /// Opens every transport that may be used, listening.
@@ -134,7 +175,9 @@ impl<'a> Initialisation<'a> {
                     job_key: key.expose(),
                     interface: &interface,
                     handshake_timeout: config.bootstrap.handshake_timeout,
-                    connect_timeout: config.bootstrap.connect_timeout,
+                    // A peer opens its end with its first call, which may come late; how late is for
+                    // the operation's deadline to say.
+                    connect_timeout: config.bootstrap.connect_timeout.max(config.engine.op_timeout),
                 },
             );
             match opened {
@@ -238,11 +281,14 @@ impl<'a> Initialisation<'a> {
                 gathered
             });
             let mut progressed = Ok(());
+            let mut pause = SHORTEST_PAUSE;
             while !done.load(Ordering::Acquire) && !gathering.is_finished() {
                 if progressed.is_ok() {
                     progressed = progress(domains);
                 }
-                std::thread::sleep(Duration::from_micros(50));
+                // Soon at first, since most ranks come together; a rank that is late costs little.
+                std::thread::sleep(pause);
+                pause = (pause * 5 / 4).min(LONGEST_PAUSE);
             }
             let gathered = gathering.join().unwrap_or_else(|_| {
                 Err(Error::new(ErrorKind::Internal, "the exchange between ranks panicked"))
@@ -251,20 +297,19 @@ impl<'a> Initialisation<'a> {
         })
     }
 
-    fn start(
-        self,
-        plan: Plan,
-        algorithms: Algorithms,
-        descriptors: &[RankDescriptor],
-        domains: Vec<Box<dyn Domain>>,
-        attached: &Attached,
-    ) -> Result<Communicator> {
+    fn start(self, agreed: Agreed) -> Result<Communicator> {
         let (rank, ranks) = (self.joining.rank, self.joining.ranks);
-        let (domains, links) = wire(rank, &plan, descriptors, domains, attached)?;
+        let Agreed { plan, algorithms, descriptors, domains, attached } = agreed;
+        let (domains, links) = wire(rank, &plan, &descriptors, domains, &attached)
+            .inspect_err(|error| self.tell(error))?;
         let config = &self.runtime.config;
         let control = Control::new(self.bootstrap);
         let (teller, id) = (control.clone(), self.id);
-        let engine = Arc::new(Engine::start(EngineParts {
+        let give_up = |error: Error| {
+            control.tell(id, &error.clone().with_rank(rank));
+            error
+        };
+        let engine = Engine::start(EngineParts {
             rank,
             ranks,
             communicator: id,
@@ -276,20 +321,24 @@ impl<'a> Initialisation<'a> {
             domains,
             links,
             on_failure: Box::new(move |error| teller.tell(id, error)),
-        })?);
+        });
+        let engine = Arc::new(engine.map_err(give_up)?);
         control.listen(id, &engine);
+        // It was opened before this rank described itself to the others.
+        let device = self.runtime.device()?.clone();
         Communicator::new(CommunicatorParts {
             rank,
             ranks,
             id,
-            device: self.runtime.device()?.clone(),
+            device,
             engine,
             plan: Arc::new(plan),
             algorithms,
             chunk_bytes: config.engine.chunk_bytes,
             op_timeout: config.engine.op_timeout,
-            control,
+            control: control.clone(),
         })
+        .map_err(give_up)
     }
 
     fn left(&self) -> Result<Duration> {

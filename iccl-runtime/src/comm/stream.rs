@@ -1,8 +1,7 @@
 //! Streams: in which order a device does its work, operations of iccl among it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -38,8 +37,16 @@ struct Issue {
 struct Word {
     device: Device,
     pointer: *mut u64,
-    highest: AtomicU64,
-    write: Mutex<()>,
+    ended: Mutex<Ended>,
+}
+
+/// Which operations of a stream are over.
+#[derive(Default)]
+struct Ended {
+    /// All up to this one.
+    all_up_to: u64,
+    /// And these beyond it.
+    beyond: BTreeSet<u64>,
 }
 
 // SAFETY: the word is only written by the device's function for it, from any thread.
@@ -53,23 +60,25 @@ impl Word {
         let pointer = device.inner.allocate(bytes, MemoryKind::PinnedHost)?.cast::<u64>();
         // SAFETY: 8 bytes of host memory, aligned to 64, that nobody else knows yet.
         unsafe { pointer.write(0) };
-        Ok(Arc::new(Self {
-            device: device.clone(),
-            pointer,
-            highest: AtomicU64::new(0),
-            write: Mutex::new(()),
-        }))
+        Ok(Arc::new(Self { device: device.clone(), pointer, ended: Mutex::default() }))
     }
 
-    /// Lets the stream pass the waits for up to `value`. Never goes back: operations that fail
-    /// together may end in any order.
-    fn raise(&self, value: u64) {
-        let _one_at_a_time = lock(&self.write);
-        if self.highest.fetch_max(value, Ordering::SeqCst) >= value {
+    /// Operation `number` is over: lets the stream pass the waits for it and for those before it. One
+    /// that ends early (because its communicator failed, while operations of others go on) does not
+    /// let the stream past those before it.
+    fn end(&self, number: u64) {
+        let mut ended = lock(&self.ended);
+        if number != ended.all_up_to + 1 {
+            ended.beyond.insert(number);
             return;
         }
+        let mut last = number;
+        while ended.beyond.remove(&(last + 1)) {
+            last += 1;
+        }
+        ended.all_up_to = last;
         // SAFETY: allocated in `new`, freed when the last holder is gone.
-        if let Err(error) = unsafe { self.device.inner.open.write_value(self.pointer, value) } {
+        if let Err(error) = unsafe { self.device.inner.open.write_value(self.pointer, last) } {
             tracing::error!(%error, device = %self.device, "a stream could not be let go on");
         }
     }
@@ -188,7 +197,7 @@ impl Stream {
         issue.forget_ended();
         let number = issue.enqueued + 1;
         let word = Arc::clone(&inner.word);
-        let operation = make(Box::new(move || word.raise(number)));
+        let operation = make(Box::new(move || word.end(number)));
         if device.calls_host() {
             let user = Box::into_raw(Box::new(Reached {
                 engine: Arc::clone(engine),

@@ -84,14 +84,19 @@ impl Links {
         self.peers.get(&(domain, channel)).copied()
     }
 
-    /// Stops every channel, so that no memory of an operation is touched any more.
-    pub(super) fn quiesce(&mut self, domains: &mut [Box<dyn Domain>], timeout: Duration) {
-        for (domain, channel) in self.open.values() {
+    /// Stops every channel. Says whether all came to rest, so that no memory of an operation is
+    /// touched any more.
+    #[must_use]
+    pub(super) fn quiesce(&mut self, domains: &mut [Box<dyn Domain>], timeout: Duration) -> bool {
+        let mut all_rest = true;
+        for ((peer, _), (domain, channel)) in &self.open {
             let domain = &mut domains[*domain];
             if let Err(error) = domain.quiesce(*channel, timeout) {
-                tracing::warn!(tier = domain.name(), %error, "a channel did not come to rest");
+                tracing::warn!(tier = domain.name(), peer, %error, "a channel did not come to rest");
+                all_rest = false;
             }
         }
+        all_rest
     }
 
     /// Ends every channel in good order.

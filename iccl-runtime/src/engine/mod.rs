@@ -9,8 +9,8 @@
 //! All work is done under one lock, by whoever holds it: a caller that waits for its operation (so a
 //! small blocking operation pays no hand-over to another thread), or the engine's own thread, which
 //! drives what nobody waits for. That thread looks up every 200 µs while the communicator is in use;
-//! after 10 ms without an operation it sleeps in `poll` on the transports, so that an idle
-//! communicator costs no CPU, yet accepts connections.
+//! after 10 ms without news it sleeps: in `poll` on the transports, so that an idle communicator costs
+//! no CPU, yet accepts connections, or until whoever drives leaves.
 //!
 //! # How it ends
 //!
@@ -37,7 +37,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use iccl_plugin_api::sdk::Progress;
@@ -54,6 +54,9 @@ pub use operation::{OnComplete, Operation, OperationRequest};
 pub use plugin_domain::PluginDomain;
 pub use program::Program;
 
+/// Rounds of a driver that finds nothing, and of one that does, between two looks at the clock.
+const IDLE_ROUNDS_PER_CLOCK: u32 = 16;
+const BUSY_ROUNDS_PER_CLOCK: u32 = 64;
 /// How long a driver looks for work without giving up its core.
 const SPIN: Duration = Duration::from_micros(2);
 /// The longest sleep of a driver; every event ends it early.
@@ -116,7 +119,13 @@ struct Shared {
     failure: OnceLock<Error>,
     on_failure: Box<dyn Fn(&Error) + Send + Sync>,
     wake_domain: Option<Wake>,
-    event: OwnedFd,
+    /// Wakes a driver that sleeps on several transports.
+    driver_event: OwnedFd,
+    /// Wakes the engine's thread. Not the same one: of two that sleep on one event, either may take
+    /// the news that is meant for the other.
+    thread_event: OwnedFd,
+    /// Operations that were accepted.
+    submitted: AtomicU64,
     counters: Arc<Counters>,
     options: EngineOptions,
     shutdown: AtomicBool,
@@ -135,11 +144,10 @@ impl Engine {
             Error::new(ErrorKind::OutOfResources, format!("the engine cannot start: {what}"))
                 .with_source(error)
         };
-        let event = rustix::event::eventfd(
-            0,
-            rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK,
-        )
-        .map_err(|errno| refuse("no event descriptor", errno.into()))?;
+        let event = || {
+            let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+            eventfd(0, flags).map_err(|errno| refuse("no event descriptor", errno.into()))
+        };
         let wake_domain = match &parts.domains[..] {
             [domain] if domain.has_wait() => domain.waker(),
             _ => None,
@@ -160,7 +168,9 @@ impl Engine {
             failure: OnceLock::new(),
             on_failure: parts.on_failure,
             wake_domain,
-            event,
+            driver_event: event()?,
+            thread_event: event()?,
+            submitted: AtomicU64::new(0),
             counters,
             options: parts.options,
             shutdown: AtomicBool::new(false),
@@ -192,6 +202,7 @@ impl Engine {
     /// are used by nobody else in a conflicting way, until the operation is over. It is submitted
     /// once, to one engine.
     pub unsafe fn submit(&self, operation: &Arc<Operation>) {
+        self.shared.submitted.fetch_add(1, Ordering::SeqCst);
         lock(&self.shared.inbox).push(Arc::clone(operation));
         if let Err(error) = self.check() {
             // Whoever failed the engine may have emptied the inbox before the operation was in it.
@@ -211,25 +222,38 @@ impl Engine {
     /// # Errors
     /// How the operation ended; `Timeout` if it is not over at `deadline` (it goes on then).
     pub fn wait(&self, operation: &Operation, deadline: Option<Instant>) -> Result<()> {
-        let shared = &self.shared;
         loop {
             if let Some(outcome) = operation.outcome() {
                 return outcome;
             }
-            shared.fork.check()?;
+            self.shared.fork.check()?;
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(Error::new(
                     ErrorKind::Timeout,
                     format!("{operation} is not over yet; it goes on"),
                 ));
             }
-            if let Some(mut state) = shared.try_drive() {
-                shared.drive(&mut state, &|| operation.is_over(), deadline);
-                drop(state);
-                shared.tell_bystanders();
-            } else {
-                shared.stand_by(operation, deadline);
+            self.shared.help(&|| operation.is_over(), deadline);
+        }
+    }
+
+    /// Waits until every operation that was submitted is over.
+    ///
+    /// # Errors
+    /// The error that ended the communicator; `Timeout` if there are operations at `deadline`.
+    pub fn drain(&self, deadline: Option<Instant>) -> Result<()> {
+        let shared = &self.shared;
+        // Without a failure, each ends well.
+        let is_idle = || shared.counters.operations() >= shared.submitted.load(Ordering::SeqCst);
+        loop {
+            self.check()?;
+            if is_idle() {
+                return Ok(());
             }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Err(Error::new(ErrorKind::Timeout, "operations are not over yet"));
+            }
+            shared.help(&is_idle, deadline);
         }
     }
 
@@ -248,8 +272,7 @@ impl Engine {
         self.shared.tell_news();
         let mut state = self.shared.take_seat();
         self.shared.end_all(&mut state);
-        drop(state);
-        self.shared.tell_bystanders();
+        self.shared.leave_seat(state);
         first
     }
 
@@ -280,8 +303,7 @@ impl Engine {
         if thread.join().is_err() {
             tracing::error!(rank = self.shared.rank, "the engine's thread panicked");
         }
-        let ended =
-            Error::new(ErrorKind::Aborted, "the communicator was destroyed before this was over");
+        let ended = Error::new(ErrorKind::Aborted, "the communicator was destroyed on this rank");
         let mut state = self.shared.take_seat();
         let _ = self.shared.failure.set(ended);
         self.shared.take_inbox(&mut state);
@@ -291,8 +313,7 @@ impl Engine {
         let State { links, domains, .. } = &mut *state;
         links.close(domains);
         domains.clear();
-        drop(state);
-        self.shared.tell_bystanders();
+        self.shared.leave_seat(state);
     }
 }
 
@@ -322,6 +343,26 @@ impl Shared {
         state
     }
 
+    /// Gets up from the driver's seat. What is left to do is the thread's now, if nobody else's.
+    fn leave_seat(&self, state: MutexGuard<'_, State>) {
+        drop(state);
+        fence(Ordering::SeqCst);
+        self.tell_bystanders();
+        if self.thread_cold.load(Ordering::SeqCst) {
+            self.wake_thread();
+        }
+    }
+
+    /// Drives until `stop` says so, or waits a while for it if somebody else drives.
+    fn help(&self, stop: &dyn Fn() -> bool, deadline: Option<Instant>) {
+        if let Some(mut state) = self.try_drive() {
+            self.drive(&mut state, stop, deadline);
+            self.leave_seat(state);
+        } else {
+            self.stand_by(stop, deadline);
+        }
+    }
+
     /// A driver panicked: nothing that it left can be trusted.
     fn after_panic<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let _ = self.failure.set(Error::new(
@@ -335,7 +376,7 @@ impl Shared {
     /// Drives until `stop` says so, the deadline passes, or the communicator fails.
     fn drive(&self, state: &mut State, stop: &dyn Fn() -> bool, deadline: Option<Instant>) {
         let mut idle_since: Option<Instant> = None;
-        let mut looks: u32 = 0;
+        let mut rounds: u32 = 0;
         loop {
             if self.failure.get().is_some() {
                 self.end_all(state);
@@ -349,13 +390,17 @@ impl Shared {
             if stop() {
                 return;
             }
+            rounds = rounds.wrapping_add(1);
             if moved {
                 idle_since = None;
-                continue;
+                // What ended may be what a bystander waits for.
+                self.tell_bystanders();
             }
-            looks = looks.wrapping_add(1);
-            if !looks.is_multiple_of(16) {
-                std::hint::spin_loop();
+            let between = if moved { BUSY_ROUNDS_PER_CLOCK } else { IDLE_ROUNDS_PER_CLOCK };
+            if !rounds.is_multiple_of(between) {
+                if !moved {
+                    std::hint::spin_loop();
+                }
                 continue;
             }
             let now = Instant::now();
@@ -364,6 +409,9 @@ impl Shared {
             }
             if deadline.is_some_and(|deadline| now >= deadline) {
                 return;
+            }
+            if moved {
+                continue;
             }
             let idle = now.duration_since(*idle_since.get_or_insert(now));
             if idle < SPIN {
@@ -426,7 +474,7 @@ impl Shared {
         if !arm(&mut state.domains)? {
             return Ok(());
         }
-        poll_descriptors(&state.descriptors(), self.event.as_fd(), timeout)
+        poll_descriptors(&state.descriptors(), self.driver_event.as_fd(), timeout)
     }
 
     /// Something happened that a sleeping driver (or the sleeping thread) must look at.
@@ -443,15 +491,13 @@ impl Shared {
         if self.asleep.load(Ordering::SeqCst) == 1 {
             match &self.wake_domain {
                 Some(wake) => wake(),
-                None => self.wake_thread(),
+                None => signal(&self.driver_event),
             }
         }
     }
 
-    /// Makes the event descriptor readable.
     fn wake_thread(&self) {
-        // Full means readable already.
-        let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+        signal(&self.thread_event);
     }
 
     fn tell_bystanders(&self) {
@@ -462,11 +508,11 @@ impl Shared {
     }
 
     /// Waits while somebody else drives.
-    fn stand_by(&self, operation: &Operation, deadline: Option<Instant>) {
+    fn stand_by(&self, stop: &dyn Fn() -> bool, deadline: Option<Instant>) {
         let bystanders = lock(&self.bystanders);
         self.wanted.fetch_add(1, Ordering::SeqCst);
         self.wake_driver();
-        if !operation.is_over() && self.state.try_lock().is_err() {
+        if !stop() && self.failure.get().is_none() && self.state.try_lock().is_err() {
             let longest = Duration::from_millis(20);
             let timeout = deadline.map_or(longest, |deadline| {
                 deadline.saturating_duration_since(Instant::now()).min(longest)
@@ -476,6 +522,12 @@ impl Shared {
         }
         self.wanted.fetch_sub(1, Ordering::SeqCst);
     }
+}
+
+/// Makes an event descriptor readable.
+fn signal(event: &OwnedFd) {
+    // Full means readable already.
+    let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
 }
 
 /// Arms all domains; false if one has something to do now.

@@ -129,6 +129,12 @@ impl Operation {
         Fingerprint { count: count.unwrap_or(self.fingerprint.count), ..self.fingerprint }
     }
 
+    /// Never lets go of what keeps the buffers alive: a transport may still write to them.
+    pub(super) fn leak_buffers(&self) {
+        let mut keep = self.keep.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *keep).into_iter().for_each(std::mem::forget);
+    }
+
     /// Ends the operation. The first end counts.
     pub(super) fn finish(&self, result: Result<()>) {
         if self.is_over() {

@@ -53,6 +53,18 @@ struct Line {
     key: (Lane, Option<(u32, bool)>),
     waiting: VecDeque<Arc<Operation>>,
     busy: bool,
+    /// Since when an operation whose stream has reached it waits behind one that is not reached.
+    blocked: Option<Instant>,
+}
+
+impl Line {
+    /// The operation that must start next though its stream has not reached it, and one that waits
+    /// behind it and could.
+    fn blockade(&self) -> Option<(&Operation, &Operation)> {
+        let front = self.waiting.front().filter(|front| !self.busy && !front.is_ready())?;
+        let behind = self.waiting.iter().find(|operation| operation.is_ready())?;
+        Some((front, behind))
+    }
 }
 
 pub(super) struct State {
@@ -103,7 +115,7 @@ impl State {
         let key = line_key(&operation);
         let known = self.lines.iter().position(|line| line.key == key);
         let index = known.unwrap_or_else(|| {
-            self.lines.push(Line { key, waiting: VecDeque::new(), busy: false });
+            self.lines.push(Line { key, waiting: VecDeque::new(), busy: false, blocked: None });
             self.lines.len() - 1
         });
         self.lines[index].waiting.push_back(operation);
@@ -114,9 +126,11 @@ impl State {
         !self.runs.is_empty() || self.lines.iter().any(|line| !line.waiting.is_empty())
     }
 
-    /// Whether operations run, or could.
+    /// Whether operations run, could, or wait for what may never come.
     pub(super) fn has_work(&self) -> bool {
-        !self.runs.is_empty() || self.startable().is_some()
+        !self.runs.is_empty()
+            || self.startable().is_some()
+            || self.lines.iter().any(|line| line.blockade().is_some())
     }
 
     /// Whether an operation could start now: the stream of one that waits has reached it.
@@ -288,8 +302,13 @@ impl State {
             )
             .with_rank(peer)
             .with_source(source.clone());
-            self.suspicion = Some((error, Instant::now() + SUSPICION));
+            self.hold_back(error);
         }
+    }
+
+    /// Gives the control plane a moment to tell more than this error does.
+    fn hold_back(&mut self, error: Error) {
+        self.suspicion.get_or_insert_with(|| (error, Instant::now() + SUSPICION));
     }
 
     fn progress_domains(&mut self) -> Result<bool> {
@@ -378,11 +397,19 @@ impl State {
             self.suspect(peer, what, &source);
             return Ok(());
         }
+        if status == Status::Mismatch {
+            // The peer has refused a message or the link, and tells all ranks what differs.
+            let error = Error::new(
+                ErrorKind::Mismatch,
+                format!("{what}: rank {peer} expected something else"),
+            );
+            self.hold_back(error.with_rank(peer).with_source(source));
+            return Ok(());
+        }
         let kind = match status {
             Status::Timeout => ErrorKind::Timeout,
             Status::Unauthenticated => ErrorKind::Authentication,
             Status::OutOfResources => ErrorKind::OutOfResources,
-            Status::Mismatch => ErrorKind::PlanDiverged,
             Status::Panic => ErrorKind::PluginPanic,
             _ => ErrorKind::TransportError,
         };
@@ -401,7 +428,8 @@ impl State {
     ) -> Result<()> {
         let operation = Arc::clone(&self.runs[index].operation);
         let (peer, _) = peer.unwrap_or((u32::MAX, operation.lane));
-        if status == Status::Mismatch {
+        // Without an envelope it is the peer that got another message than it expected.
+        if status == Status::Mismatch && completion.envelope.iter().any(|byte| *byte != 0) {
             return Err(self.mismatch(&operation, completion, peer));
         }
         if status == Status::Aborted {
@@ -528,6 +556,25 @@ impl State {
         {
             return Err(error.clone());
         }
+        for line in &mut self.lines {
+            let Some((front, behind)) = line.blockade() else {
+                line.blocked = None;
+                continue;
+            };
+            let waited = now.duration_since(line.blocked.unwrap_or(now));
+            if waited >= behind.timeout {
+                return Err(Error::new(
+                    ErrorKind::Timeout,
+                    format!(
+                        "{behind} waited longer than {:?} behind {front}, which the work before it \
+                         on its stream keeps from starting",
+                        behind.timeout
+                    ),
+                )
+                .with_hint("operations of a communicator start in the order of the calls"));
+            }
+            line.blocked.get_or_insert(now);
+        }
         for run in &mut self.runs {
             let elapsed = now.duration_since(run.started);
             if elapsed >= run.operation.timeout {
@@ -567,15 +614,26 @@ impl State {
             };
             run.started + limit
         });
-        runs.chain(suspicion).min()
+        let blocked = self.lines.iter().filter_map(|line| {
+            let (_, behind) = line.blockade()?;
+            Some(line.blocked.unwrap_or_else(Instant::now) + behind.timeout)
+        });
+        runs.chain(suspicion).chain(blocked).min()
     }
 
     /// Ends everything with `error`: no memory of an operation is touched after this.
     pub(super) fn fail(&mut self, error: &Error) {
-        self.links.quiesce(&mut self.domains, Duration::from_secs(2));
+        let all_rest = self.links.quiesce(&mut self.domains, Duration::from_secs(2));
         let waiting = self.lines.drain(..).flat_map(|line| line.waiting);
-        let operations: Vec<_> =
-            self.runs.drain(..).map(|run| run.operation).chain(waiting).collect();
+        let started = self.runs.drain(..).map(|run| {
+            if !all_rest {
+                // A transport may still write there.
+                std::mem::forget(run.scratch);
+                run.operation.leak_buffers();
+            }
+            run.operation
+        });
+        let operations: Vec<_> = started.chain(waiting).collect();
         self.suspicion = None;
         for operation in operations {
             operation.finish(Err(error.clone()));

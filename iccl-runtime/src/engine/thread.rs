@@ -1,7 +1,8 @@
 //! The engine's own thread: drives what no caller waits for, and keeps an idle communicator
 //! reachable.
 
-use std::sync::atomic::Ordering;
+use std::os::fd::RawFd;
+use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 use rustix::fd::AsFd;
@@ -24,12 +25,11 @@ pub(super) fn run(shared: &Shared) {
             last_news = news;
             last_use = Instant::now();
         }
-        let busy = serve(shared);
+        if serve(shared) {
+            last_use = Instant::now();
+        }
         if shared.shutdown.load(Ordering::SeqCst) {
             return;
-        }
-        if busy {
-            last_use = Instant::now();
         }
         if last_use.elapsed() < WARM {
             std::thread::sleep(LOOK);
@@ -39,12 +39,13 @@ pub(super) fn run(shared: &Shared) {
     }
 }
 
-/// Drives until nothing is left to do or a caller wants to. Says whether operations are under way.
+/// Drives until nothing is left to do or a caller wants to. Says whether operations are under way
+/// that nobody else drives.
 fn serve(shared: &Shared) -> bool {
     if shared.wanted.load(Ordering::SeqCst) > 0 {
-        return true;
+        return false;
     }
-    let Some(mut state) = shared.try_drive() else { return true };
+    let Some(mut state) = shared.try_drive() else { return false };
     let stop =
         || shared.wanted.load(Ordering::SeqCst) > 0 || shared.shutdown.load(Ordering::SeqCst);
     shared.take_inbox(&mut state);
@@ -69,21 +70,46 @@ fn serve(shared: &Shared) -> bool {
 
 /// Sleeps until a transport, an operation or the end wakes the thread.
 fn sleep_cold(shared: &Shared, last_news: u64) {
-    let Some(mut state) = shared.try_drive() else {
-        std::thread::sleep(LOOK);
-        return;
+    let wanted = shared.wanted.load(Ordering::SeqCst) > 0;
+    let seat = if wanted { None } else { shared.try_drive() };
+    let Some(mut state) = seat else { return sleep_beside(shared, last_news) };
+    // Before the seat is free: whoever drives next disarms the domains, and must wake the thread.
+    shared.thread_cold.store(true, Ordering::SeqCst);
+    let failed = shared.failure.get().is_some();
+    let (armed, descriptors) = if failed {
+        (true, Vec::new())
+    } else {
+        (arm(&mut state.domains).unwrap_or(false), state.descriptors())
     };
-    let armed = shared.failure.get().is_some() || arm(&mut state.domains).unwrap_or(false);
-    let descriptors = if shared.failure.get().is_some() { Vec::new() } else { state.descriptors() };
     drop(state);
     shared.tell_bystanders();
-    if !armed {
-        return;
+    if armed {
+        poll_unless_news(shared, last_news, &descriptors);
+    } else {
+        shared.thread_cold.store(false, Ordering::SeqCst);
+        std::thread::sleep(LOOK);
     }
+}
+
+/// Sleeps while somebody else drives, who wakes the thread when leaving.
+fn sleep_beside(shared: &Shared, last_news: u64) {
     shared.thread_cold.store(true, Ordering::SeqCst);
+    fence(Ordering::SeqCst);
+    let is_free = shared.try_drive().is_some();
+    if is_free {
+        // Whoever drove has left and may not have seen that the thread sleeps.
+        shared.thread_cold.store(false, Ordering::SeqCst);
+        shared.tell_bystanders();
+        std::thread::sleep(LOOK);
+    } else {
+        poll_unless_news(shared, last_news, &[]);
+    }
+}
+
+fn poll_unless_news(shared: &Shared, last_news: u64, descriptors: &[RawFd]) {
     if shared.news.load(Ordering::SeqCst) == last_news
         && !shared.shutdown.load(Ordering::SeqCst)
-        && let Err(error) = poll_descriptors(&descriptors, shared.event.as_fd(), COLD_LOOK)
+        && let Err(error) = poll_descriptors(descriptors, shared.thread_event.as_fd(), COLD_LOOK)
     {
         tracing::warn!(rank = shared.rank, %error, "the engine's thread");
         std::thread::sleep(LOOK);
