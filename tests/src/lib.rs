@@ -5,6 +5,10 @@
 
 mod c_plugins;
 pub mod command;
+pub mod guarded;
+pub mod oracle;
+pub mod processes;
+pub mod ranks;
 
 /// The guide's examples in Rust are compiled as documentation tests.
 #[cfg(doctest)]

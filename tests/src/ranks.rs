@@ -1,0 +1,131 @@
+//! Ranks as threads of one process, each with a runtime of its own settings.
+
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex};
+
+use iccl_runtime::bootstrap::UniqueId;
+use iccl_runtime::comm::{Communicator, Runtime};
+use iccl_runtime::config::{Config, Sources};
+use iccl_runtime::{Error, Result};
+
+/// A job to start: how many ranks, and what they are told.
+#[derive(Clone, Debug)]
+pub struct Job {
+    ranks: u32,
+    /// Rank (none: all), key and value.
+    settings: Vec<(Option<u32>, String, String)>,
+}
+
+impl Job {
+    /// A job whose operations end in time if a test is wrong.
+    pub fn new(ranks: u32) -> Self {
+        let job = Self { ranks, settings: Vec::new() };
+        job.with("engine.op_timeout", "60s").with("bootstrap.init_timeout", "60s")
+    }
+
+    /// A setting of all ranks.
+    #[must_use]
+    pub fn with(mut self, key: &str, value: &str) -> Self {
+        self.settings.push((None, key.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// A setting of one rank.
+    #[must_use]
+    pub fn with_on(mut self, rank: u32, key: &str, value: &str) -> Self {
+        self.settings.push((Some(rank), key.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Makes ranks believe that they are on these hosts.
+    #[must_use]
+    pub fn on_hosts(mut self, hosts: &[&str]) -> Self {
+        assert_eq!(hosts.len(), self.ranks as usize);
+        for (rank, host) in (0..).zip(hosts) {
+            self = self.with_on(rank, "bootstrap.host_id", host);
+        }
+        self
+    }
+
+    /// How many ranks.
+    pub fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    /// The runtime of one rank. Equal settings share one.
+    ///
+    /// # Errors
+    /// What is wrong with the settings.
+    pub fn runtime(&self, rank: u32) -> Result<Runtime> {
+        static KNOWN: LazyLock<Mutex<HashMap<String, Runtime>>> = LazyLock::new(Mutex::default);
+        let mut sources = Sources::default();
+        for (whose, key, value) in &self.settings {
+            if whose.is_none_or(|whose| whose == rank) {
+                sources = sources.with(key, value);
+            }
+        }
+        let name = format!("{:?}", sources.api);
+        let mut known = KNOWN.lock().expect("runtimes");
+        if let Some(runtime) = known.get(&name) {
+            return Ok(runtime.clone());
+        }
+        let runtime = Runtime::with_config(Config::load(&sources)?)?;
+        known.insert(name, runtime.clone());
+        Ok(runtime)
+    }
+
+    /// An id for all ranks on this host.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn unique_id(&self) -> UniqueId {
+        let runtime = self.runtime(0).expect("a runtime");
+        runtime.local_unique_id().expect("a unique id")
+    }
+
+    /// Runs `body` on every rank with its communicator; what each gives, by rank.
+    ///
+    /// # Panics
+    /// If a rank cannot initialise or panics.
+    pub fn run<R: Send>(&self, body: impl Fn(&Communicator) -> R + Sync) -> Vec<R> {
+        let outcomes = self.try_run(body);
+        outcomes
+            .into_iter()
+            .enumerate()
+            .map(|(rank, outcome)| outcome.unwrap_or_else(|error| panic!("rank {rank}: {error}")))
+            .collect()
+    }
+
+    /// As [`Job::run`], where ranks may fail to initialise.
+    ///
+    /// # Panics
+    /// If a rank panics.
+    pub fn try_run<R: Send>(
+        &self,
+        body: impl Fn(&Communicator) -> R + Sync,
+    ) -> Vec<Result<R, Error>> {
+        let id = self.unique_id();
+        self.each(|rank| {
+            let communicator = self.runtime(rank)?.communicator(&id, rank, self.ranks)?;
+            Ok(body(&communicator))
+        })
+    }
+
+    /// Runs `body` on a thread for every rank.
+    ///
+    /// # Panics
+    /// If a rank panics.
+    pub fn each<R: Send>(&self, body: impl Fn(u32) -> R + Sync) -> Vec<R> {
+        std::thread::scope(|scope| {
+            let body = &body;
+            let threads: Vec<_> = (0..self.ranks)
+                .map(|rank| {
+                    let thread = std::thread::Builder::new().name(format!("rank {rank}"));
+                    thread.spawn_scoped(scope, move || body(rank)).expect("a thread")
+                })
+                .collect();
+            let outcomes: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+            outcomes.into_iter().map(|outcome| outcome.expect("a rank panicked")).collect()
+        })
+    }
+}
