@@ -93,7 +93,10 @@ impl Guarded {
         let before = self.start as usize - self.base as usize;
         // SAFETY: the mapping's part before the memory, which nobody should write.
         let canaries = unsafe { std::slice::from_raw_parts(self.base.cast::<u8>(), before) };
-        assert!(canaries.iter().all(|byte| *byte == CANARY), "bytes before the buffer were written");
+        assert!(
+            canaries.iter().all(|byte| *byte == CANARY),
+            "bytes before the buffer were written"
+        );
         // SAFETY: the bytes between the memory and the guard.
         let canaries =
             unsafe { std::slice::from_raw_parts(self.start.add(self.bytes), self.shift) };

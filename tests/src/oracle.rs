@@ -105,8 +105,7 @@ fn reduced_floats(dtype: DataType, op: RedOp, values: &[Fraction]) -> u64 {
     let ranks = values.len() as i128;
     // A common denominator: all are powers of two.
     let denominator = values.iter().map(|one| one.denominator).max().expect("a rank");
-    let numerators =
-        || values.iter().map(|one| one.numerator * (denominator / one.denominator));
+    let numerators = || values.iter().map(|one| one.numerator * (denominator / one.denominator));
     match op {
         RedOp::Sum => encode(dtype, numerators().sum(), denominator),
         RedOp::Avg => encode(dtype, numerators().sum(), denominator * ranks),
@@ -171,15 +170,22 @@ fn encode(dtype: DataType, numerator: i128, denominator: i128) -> u64 {
     // The power of two below the value.
     let mut power = magnitude.ilog2() as i32 - denominator.ilog2() as i32;
     let is_below = |power: i32| {
-        if power >= 0 { denominator << power <= magnitude } else { denominator <= magnitude << -power }
+        if power >= 0 {
+            denominator << power <= magnitude
+        } else {
+            denominator <= magnitude << -power
+        }
     };
     if !is_below(power) {
         power -= 1;
     }
     // The value in units of the last place.
     let shift = mantissa_bits as i32 - power;
-    let (over, under) =
-        if shift >= 0 { (magnitude << shift, denominator) } else { (magnitude, denominator << -shift) };
+    let (over, under) = if shift >= 0 {
+        (magnitude << shift, denominator)
+    } else {
+        (magnitude, denominator << -shift)
+    };
     let (mut units, rest) = (over / under, over % under);
     if rest * 2 > under || (rest * 2 == under && units % 2 == 1) {
         units += 1;

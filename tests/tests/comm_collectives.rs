@@ -76,7 +76,8 @@ fn job(ranks: u32, layout: &str, algorithm: &str) -> Job {
     match layout {
         "shm" | "tcp" => job = job.with("transport.enabled", layout),
         "two hosts in turn" => {
-            let hosts: Vec<_> = (0..ranks).map(|rank| ["left", "right"][rank as usize % 2]).collect();
+            let hosts: Vec<_> =
+                (0..ranks).map(|rank| ["left", "right"][rank as usize % 2]).collect();
             job = job.on_hosts(&hosts);
         }
         _ => {
@@ -226,8 +227,7 @@ fn b003_avg_is_divided_once_at_every_size() {
 /// The counts at which another algorithm is chosen, and their neighbours.
 fn thresholds(communicator: &Communicator) -> Vec<usize> {
     let chosen = |count: u64| {
-        let choice =
-            communicator.explain(Collective::AllReduce, DataType::F32, RedOp::Avg, count);
+        let choice = communicator.explain(Collective::AllReduce, DataType::F32, RedOp::Avg, count);
         choice.expect("a choice").algorithm
     };
     let mut found = Vec::new();

@@ -145,7 +145,13 @@ impl Control {
         let mut state = self.shared.lock();
         loop {
             if let Some((_, outcome)) = state.outcome.take_if(|(ended, _)| *ended == sequence) {
-                return outcome.map_err(|failure| failure.to_error());
+                return outcome.map_err(|failure| {
+                    let error = failure.to_error();
+                    // That a rank has left says less than what it said before it did.
+                    let known =
+                        state.broken.clone().filter(|_| error.kind() == ErrorKind::PeerLost);
+                    known.unwrap_or(error)
+                });
             }
             if let Some(error) = &state.broken {
                 return Err(error.clone());

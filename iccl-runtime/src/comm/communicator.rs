@@ -472,6 +472,14 @@ impl Communicator {
         let Call { collective, dtype, op, count, root, send, receive, stream } = call;
         let in_place = !send.pointer.is_null() && send.pointer == receive.pointer;
         let mut request = self.request(collective, dtype, op, count, root, in_place);
+        if request.vector_bytes().is_none() {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "{collective}: {count} {dtype} elements are more bytes than memory can have"
+                ),
+            ));
+        }
         let mut calls = lock(&self.calls);
         let program = self.program(&mut calls, &mut request)?;
         check_operands(&request, &program, &send, &receive)?;

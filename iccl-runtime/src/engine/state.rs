@@ -280,8 +280,13 @@ impl State {
         let operation = Arc::clone(&self.runs[index].operation);
         match posted {
             Ok(()) => Ok(()),
+            // The channel failed a moment ago; what is known of that is on its way.
             Err(error) if error.kind() == ErrorKind::PeerLost => {
                 self.suspect(peer, &operation, &error);
+                Ok(())
+            }
+            Err(error) if error.kind() == ErrorKind::Mismatch => {
+                self.suspect_refusal(peer, &operation, error);
                 Ok(())
             }
             Err(error) => Err(Error::new(
@@ -304,6 +309,12 @@ impl State {
             .with_source(source.clone());
             self.hold_back(error);
         }
+    }
+
+    /// The peer has refused a message or the link, and tells all ranks what differs.
+    fn suspect_refusal(&mut self, peer: u32, what: &dyn std::fmt::Display, source: Error) {
+        let text = format!("{what}: rank {peer} expected something else");
+        self.hold_back(Error::new(ErrorKind::Mismatch, text).with_rank(peer).with_source(source));
     }
 
     /// Gives the control plane a moment to tell more than this error does.
@@ -398,12 +409,7 @@ impl State {
             return Ok(());
         }
         if status == Status::Mismatch {
-            // The peer has refused a message or the link, and tells all ranks what differs.
-            let error = Error::new(
-                ErrorKind::Mismatch,
-                format!("{what}: rank {peer} expected something else"),
-            );
-            self.hold_back(error.with_rank(peer).with_source(source));
+            self.suspect_refusal(peer, what, source);
             return Ok(());
         }
         let kind = match status {

@@ -1,0 +1,822 @@
+//! What callers may do, and what is refused: arguments, order, disagreement between ranks, streams,
+//! several communicators, the end. Ranks are threads of this process.
+
+use std::ffi::c_void;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use iccl_plugin_api::{Collective, DataType, RedOp};
+use iccl_runtime::comm::{Communicator, Handle};
+use iccl_runtime::{Error, ErrorKind, Result};
+use iccl_tests::guarded::Guarded;
+use iccl_tests::ranks::Job;
+
+// Linked in, so that no folder is needed.
+use iccl_plugin_host as _;
+use iccl_plugin_transport_shm as _;
+use iccl_plugin_transport_tcp as _;
+
+/// Within this time everyone knows of what went wrong, however loaded the machine.
+const SOON: Duration = Duration::from_secs(20);
+const NULL: *mut c_void = std::ptr::null_mut();
+
+/// The layouts in which ranks must behave alike.
+fn layouts(ranks: u32) -> [(&'static str, Job); 3] {
+    let hosts: Vec<_> = (0..ranks).map(|rank| ["left", "right"][rank as usize % 2]).collect();
+    [
+        ("shm", Job::new(ranks).with("transport.enabled", "shm")),
+        ("tcp", Job::new(ranks).with("transport.enabled", "tcp")),
+        ("two hosts", Job::new(ranks).on_hosts(&hosts)),
+    ]
+}
+
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !condition() {
+        assert!(started.elapsed() < SOON, "{what}: not within {SOON:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// An all-reduce of `count` elements that all are `value`.
+fn sum(communicator: &Communicator, value: i32, count: usize) -> Result<Vec<i32>> {
+    let device = communicator.device();
+    let send = device.buffer_from(&vec![value; count])?;
+    let receive = device.allocate::<i32>(count)?;
+    let (count, stream) = (count as u64, communicator.stream());
+    communicator.all_reduce(&send, &receive, count, DataType::I32, RedOp::Sum, stream)?.wait()?;
+    receive.read()
+}
+
+fn must_be_right(communicator: &Communicator) {
+    let expected: i32 = (1..=communicator.ranks() as i32).sum();
+    let sums = sum(communicator, communicator.rank() as i32 + 1, 3);
+    assert_eq!(sums.unwrap_or_else(|error| panic!("{error}")), [expected; 3]);
+}
+
+// --- Ranks that disagree -----------------------------------------------------------------------
+
+/// What one rank calls.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    collective: Collective,
+    dtype: DataType,
+    op: RedOp,
+    count: u64,
+    root: u32,
+}
+
+const ALL_REDUCE: Asked = Asked {
+    collective: Collective::AllReduce,
+    dtype: DataType::F32,
+    op: RedOp::Sum,
+    count: 4,
+    root: 0,
+};
+const BROADCAST: Asked = Asked { collective: Collective::Broadcast, ..ALL_REDUCE };
+
+impl Asked {
+    fn call(
+        &self,
+        communicator: &Communicator,
+        send: *mut c_void,
+        receive: *mut c_void,
+    ) -> Result<Handle> {
+        let (stream, Self { dtype, op, count, root, .. }) = (communicator.stream(), *self);
+        // SAFETY: callers give memory of `count` elements that lives until the operation is over.
+        unsafe {
+            match self.collective {
+                Collective::AllReduce => {
+                    communicator.all_reduce_raw(send, receive, count, dtype, op, stream)
+                }
+                Collective::Broadcast => {
+                    communicator.broadcast_raw(send, receive, count, dtype, root, stream)
+                }
+                other => panic!("{other} is not tested here"),
+            }
+        }
+    }
+}
+
+/// Runs a call in which `odd` asks for something else: all ranks must learn what and between whom,
+/// and no byte of a receive buffer may change.
+fn disagree(usual: Asked, other: Asked, odd: u32, field: &str, job: &Job, layout: &str) {
+    let what = format!("{layout}, {} ranks, rank {odd} asks for {other:?}", job.ranks());
+    let all_are_right = Barrier::new(job.ranks() as usize);
+    let errors = job.run(|communicator| -> Error {
+        let asked = if communicator.rank() == odd { other } else { usual };
+        let bytes = asked.count as usize * asked.dtype.size_bytes();
+        must_be_right(communicator);
+        all_are_right.wait();
+        let send = Guarded::new(bytes, 1);
+        let receive = Guarded::new(bytes, 0xee);
+        let started = Instant::now();
+        // A rank that comes last may hear of it before it calls.
+        let call = asked.call(communicator, send.address(), receive.address());
+        let error = match call.and_then(|handle| handle.wait()) {
+            Err(error) => error,
+            Ok(()) => {
+                // A root that sends into a tree may be done before the others compare; it learns of
+                // it all the same.
+                assert_eq!(asked.collective, Collective::Broadcast, "{what}");
+                wait_until(&what, || communicator.async_error().is_some());
+                communicator.async_error().expect("it has failed")
+            }
+        };
+        assert!(started.elapsed() < SOON, "{what}: {:?}", started.elapsed());
+        assert!(receive.bytes().iter().all(|byte| *byte == 0xee), "{what}: it was written");
+        send.check();
+        receive.check();
+        let later = sum(communicator, 1, 1).expect_err("the communicator has failed");
+        assert_eq!(later.kind(), error.kind());
+        error
+    });
+    let odd_name = format!("rank {odd} ");
+    for (rank, error) in errors.iter().enumerate() {
+        let text = error.to_string();
+        assert_eq!(error.kind(), ErrorKind::Mismatch, "{what}: rank {rank}: {text}");
+        assert!(text.contains(&odd_name), "{what}: rank {rank}: {text}");
+        let sides = [other, usual].map(|asked| format!("({} × {}", asked.dtype, asked.count));
+        assert!(sides.iter().all(|side| text.contains(side)), "{what}: rank {rank}: {text}");
+        assert!(text.contains("seq 1"), "{what}: rank {rank}: {text}");
+        let names = [usual.collective, other.collective];
+        assert!(names.iter().all(|name| text.contains(name.name())), "{what}: {rank}: {text}");
+    }
+    // Whoever noticed it itself names the field.
+    let named = |error: &Error| error.context().any(|(_, value)| value == field);
+    assert!(errors.iter().any(named), "{what}: {errors:?}");
+}
+
+fn disagreements(usual: Asked, others: &[(Asked, &str)]) {
+    for ranks in [2, 4] {
+        for (layout, job) in layouts(ranks) {
+            for (at, (other, field)) in (0_u32..).zip(others) {
+                disagree(usual, *other, at % ranks, field, &job, layout);
+            }
+        }
+    }
+}
+
+#[test]
+fn b014_datatypes_differ() {
+    let bf16 = Asked { dtype: DataType::Bf16, ..ALL_REDUCE };
+    // As many bytes.
+    let i32 = Asked { dtype: DataType::I32, ..ALL_REDUCE };
+    disagreements(ALL_REDUCE, &[(bf16, "dtype"), (i32, "dtype")]);
+}
+
+#[test]
+fn b015_counts_differ() {
+    for (a, b) in [(1, 2), (100 * 2560, 200 * 2560), (1024, 1025)] {
+        for (usual, other) in [(a, b), (b, a)] {
+            let (usual, other) =
+                (Asked { count: usual, ..ALL_REDUCE }, Asked { count: other, ..ALL_REDUCE });
+            for (layout, job) in layouts(2) {
+                disagree(usual, other, 0, "count", &job, layout);
+                disagree(usual, other, 1, "count", &job, layout);
+            }
+            disagree(usual, other, 2, "count", &Job::new(3), "three");
+        }
+    }
+}
+
+#[test]
+fn b016_ops_and_collectives_differ() {
+    let maximum = Asked { op: RedOp::Max, ..ALL_REDUCE };
+    disagreements(ALL_REDUCE, &[(maximum, "op"), (BROADCAST, "collective")]);
+}
+
+#[test]
+fn b016_roots_differ() {
+    let other = Asked { root: 1, ..BROADCAST };
+    disagreements(BROADCAST, &[(other, "root"), (other, "root")]);
+    let long = Asked { count: 100_000, ..BROADCAST };
+    disagreements(long, &[(Asked { root: 1, ..long }, "root")]);
+}
+
+#[test]
+fn b016_forced_algorithms_compare_too() {
+    for algorithm in ["direct", "owner", "recursive_doubling", "ring"] {
+        let job = Job::new(3).with("algorithm.all_reduce", algorithm);
+        let (usual, other) =
+            (Asked { count: 10, ..ALL_REDUCE }, Asked { count: 20_000, ..ALL_REDUCE });
+        for odd in 0..3 {
+            disagree(usual, other, odd, "count", &job, algorithm);
+            disagree(other, usual, odd, "count", &job, algorithm);
+        }
+    }
+}
+
+#[test]
+fn a_receive_of_another_length_fails_on_both_sides() {
+    for (layout, job) in layouts(2) {
+        job.run(|communicator| {
+            let device = communicator.device();
+            let stream = communicator.stream();
+            let buffer = device.buffer_from(&[9_i32; 1000]).expect("memory");
+            if communicator.rank() == 0 {
+                // A send may be over before its receiver has looked at it.
+                let sent = communicator.send(&buffer, 1000, DataType::I32, 1, stream);
+                let _ = sent.expect("a call").wait();
+                wait_until(layout, || communicator.async_error().is_some());
+            } else {
+                let received = communicator.recv(&buffer, 999, DataType::I32, 0, stream);
+                let error = received.expect("a call").wait().expect_err("another length");
+                assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
+                assert_eq!(buffer.read::<i32>().expect("memory"), [9; 1000]);
+            }
+            let error = communicator.async_error().expect("it has failed");
+            let text = error.to_string();
+            assert_eq!(error.kind(), ErrorKind::Mismatch, "{layout}: {text}");
+            assert!(text.contains("× 1000") && text.contains("× 999"), "{layout}: {text}");
+        });
+    }
+}
+
+// --- Arguments ---------------------------------------------------------------------------------
+
+fn refused(result: Result<Handle>, words: &str) {
+    let error = result.expect_err("must be refused");
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    assert!(error.to_string().contains(words), "{error}");
+}
+
+#[test]
+fn b019_zero_counts_and_null() {
+    for (_, job) in layouts(2) {
+        job.run(|communicator| {
+            let (peer, stream) = (1 - communicator.rank(), communicator.stream());
+            for dtype in [DataType::F32, DataType::F64] {
+                // SAFETY: no element of null is asked for, or the call is refused.
+                unsafe {
+                    let (call, op) = (communicator, RedOp::Sum);
+                    for handle in [
+                        call.all_reduce_raw(NULL, NULL, 0, dtype, op, stream),
+                        call.broadcast_raw(NULL, NULL, 0, dtype, 1, stream),
+                        call.send_raw(NULL, 0, dtype, peer, &call.device().stream().expect("one")),
+                        call.recv_raw(NULL, 0, dtype, peer, &call.device().stream().expect("one")),
+                    ] {
+                        handle.expect("a call").wait().unwrap_or_else(|error| panic!("{error}"));
+                    }
+                    let memory = Guarded::new(1 << 10, 0);
+                    let some = memory.address();
+                    refused(call.all_reduce_raw(NULL, some, 1, dtype, op, stream), "null");
+                    refused(call.all_reduce_raw(some, NULL, 1, dtype, op, stream), "null");
+                    refused(call.broadcast_raw(some, NULL, 1, dtype, peer, stream), "null");
+                    let rank = call.rank();
+                    refused(call.broadcast_raw(NULL, some, 1, dtype, rank, stream), "null");
+                    refused(call.send_raw(NULL, 1, dtype, peer, stream), "null");
+                    refused(call.recv_raw(NULL, 1, dtype, peer, stream), "null");
+                }
+            }
+            // Refused calls have no number.
+            must_be_right(communicator);
+        });
+    }
+}
+
+#[test]
+fn b021_buffers_that_overlap_in_part_are_refused() {
+    Job::new(2).run(|communicator| {
+        let device = communicator.device();
+        let memory = device.buffer_from(&[1_i32; 100]).expect("memory");
+        let (low, high) = (memory.slice(0, 40), memory.slice(4, 40));
+        let (low, high) = (low.expect("a slice"), high.expect("a slice"));
+        let stream = communicator.stream();
+        for (send, receive) in [(&low, &high), (&high, &low)] {
+            let call =
+                communicator.all_reduce(send, receive, 10, DataType::I32, RedOp::Sum, stream);
+            refused(call, "overlap");
+        }
+        assert_eq!(memory.read::<i32>().expect("memory"), [1; 100]);
+        // Side by side is no overlap, and the same memory is in place.
+        let beside = memory.slice(40, 40).expect("a slice");
+        for receive in [&beside, &low] {
+            let call =
+                communicator.all_reduce(&low, receive, 10, DataType::I32, RedOp::Sum, stream);
+            call.expect("a call").wait().unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(receive.read::<i32>().expect("memory"), [2; 10]);
+        }
+    });
+}
+
+#[test]
+fn impossible_arguments_are_refused_and_change_nothing() {
+    let job = Job::new(2);
+    let foreign = Job::new(1).with("log.level", "warn").runtime(0).expect("another runtime");
+    job.run(|communicator| {
+        let (device, stream) = (communicator.device(), communicator.stream());
+        let short = device.allocate::<i32>(9).expect("memory");
+        let long = device.allocate::<i32>(10).expect("memory");
+        let all_reduce = |send, receive, count, dtype, stream| {
+            communicator.all_reduce(send, receive, count, dtype, RedOp::Sum, stream)
+        };
+        refused(all_reduce(&short, &long, 10, DataType::I32, stream), "36 bytes");
+        refused(all_reduce(&long, &short, 10, DataType::I32, stream), "receive buffer");
+        let elsewhere = foreign.device().expect("its device");
+        let strange = elsewhere.allocate::<i32>(10).expect("memory");
+        let other_stream = elsewhere.stream().expect("a stream");
+        refused(all_reduce(&strange, &long, 10, DataType::I32, stream), "the buffer is memory of");
+        refused(all_reduce(&long, &long, 10, DataType::I32, &other_stream), "the stream is of");
+        let error = all_reduce(&long, &long, 10, DataType::F8E4M3, stream).expect_err("fp8");
+        assert_eq!(error.kind(), ErrorKind::NotSupported, "{error}");
+        let rank = communicator.rank();
+        refused(communicator.send(&long, 10, DataType::I32, rank, stream), "");
+        refused(communicator.send(&long, 10, DataType::I32, 2, stream), "");
+        refused(communicator.recv(&long, 10, DataType::I32, 7, stream), "");
+        refused(communicator.broadcast(Some(&long), &long, 10, DataType::I32, 2, stream), "");
+        for count in [u64::MAX, u64::MAX / 4, 1 << 61, (1 << 61) - 1, 1 << 60, 1 << 40] {
+            refused(all_reduce(&long, &long, count, DataType::I32, stream), "");
+        }
+        must_be_right(communicator);
+    });
+}
+
+// --- Order, streams, several at once -----------------------------------------------------------
+
+#[test]
+fn b031_sizes_that_change_from_call_to_call() {
+    let rounds = if cfg!(debug_assertions) { 200 } else { 2000 };
+    for ranks in [2, 4] {
+        Job::new(ranks).run(|communicator| {
+            let device = communicator.device();
+            let (rank, ranks) = (communicator.rank() as i32, ranks as i32);
+            let send = device.allocate::<i32>(1 << 18).expect("memory");
+            let receive = device.allocate::<i32>(1 << 18).expect("memory");
+            for round in 0..rounds {
+                let count = [1, 65_536, 3, 1 << 18][round as usize % 4];
+                send.write(0, &vec![rank + round; count]).expect("memory");
+                let (sum, stream) = (RedOp::Sum, communicator.stream());
+                let call = communicator.all_reduce(
+                    &send,
+                    &receive,
+                    count as u64,
+                    DataType::I32,
+                    sum,
+                    stream,
+                );
+                call.expect("a call").wait().unwrap_or_else(|error| panic!("{error}"));
+                let mut got = vec![0_i32; count];
+                receive.read_into(0, &mut got).expect("memory");
+                let expected = ranks * (ranks - 1) / 2 + ranks * round;
+                assert!(got.iter().all(|one| *one == expected), "round {round}, {count}");
+            }
+        });
+    }
+}
+
+#[test]
+fn b031_sixteen_outstanding_operations_awaited_in_reverse() {
+    for (layout, job) in layouts(4) {
+        for own_streams in [false, true] {
+            job.run(|communicator| {
+                let device = communicator.device();
+                let operations: Vec<_> = (0..16_i32)
+                    .map(|number| {
+                        let value = communicator.rank() as i32 * 100 + number;
+                        let count = 1000 + 5000 * (number as usize % 3);
+                        let send = device.buffer_from(&vec![value; count]).expect("memory");
+                        let receive = device.allocate::<i32>(count).expect("memory");
+                        let stream = if own_streams {
+                            device.stream().expect("a stream")
+                        } else {
+                            communicator.stream().clone()
+                        };
+                        let (count, op) = (count as u64, RedOp::Sum);
+                        let call = communicator.all_reduce(
+                            &send,
+                            &receive,
+                            count,
+                            DataType::I32,
+                            op,
+                            &stream,
+                        );
+                        (number, receive, call.expect("a call"), stream)
+                    })
+                    .collect();
+                for (number, receive, handle, _) in operations.iter().rev() {
+                    handle.wait().unwrap_or_else(|error| panic!("{layout}: {error}"));
+                    let got: Vec<i32> = receive.read().expect("memory");
+                    assert!(got.iter().all(|one| *one == 600 + 4 * number), "{layout}, {number}");
+                }
+            });
+        }
+    }
+}
+
+/// Two communicators of the same two ranks, on threads.
+fn two_communicators(job: &Job, body: impl Fn(Communicator, Communicator) + Sync) {
+    let (first, second) = (job.unique_id(), job.unique_id());
+    job.each(|rank| {
+        let runtime = job.runtime(rank).expect("a runtime");
+        let make = |id| runtime.communicator(id, rank, job.ranks());
+        let communicators = (make(&first), make(&second));
+        body(communicators.0.expect("the first"), communicators.1.expect("the second"));
+    });
+}
+
+#[test]
+fn b048_two_communicators_used_in_different_order() {
+    for (_, job) in layouts(2) {
+        two_communicators(&job, |a, b| {
+            let rounds = || 0..if cfg!(debug_assertions) { 100 } else { 500 };
+            if a.rank() == 0 {
+                std::thread::scope(|scope| {
+                    scope.spawn(|| rounds().for_each(|_| must_be_right(&a)));
+                    scope.spawn(|| rounds().for_each(|_| must_be_right(&b)));
+                });
+            } else {
+                rounds().for_each(|_| {
+                    must_be_right(&b);
+                    must_be_right(&a);
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn b049_one_communicator_from_two_threads() {
+    for (_, job) in layouts(2) {
+        job.run(|communicator| {
+            let rounds = if cfg!(debug_assertions) { 100 } else { 500 };
+            std::thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| (0..rounds).for_each(|_| must_be_right(communicator)));
+                }
+            });
+        });
+    }
+}
+
+#[test]
+fn an_operation_is_done_in_the_order_of_its_stream_and_the_call_does_not_wait() {
+    for (layout, job) in layouts(2) {
+        let enqueued = Barrier::new(2);
+        job.run(|communicator| {
+            let (device, stream) = (communicator.device(), communicator.stream());
+            let data = device.buffer_from(&[5_i32; 1000]).expect("memory");
+            let result = device.allocate::<i32>(1000).expect("memory");
+            if communicator.rank() == 0 {
+                // The all-reduce is behind the receive, whose sender waits for this barrier.
+                let received = communicator.recv(&data, 1000, DataType::I32, 1, stream);
+                let call = communicator.all_reduce(
+                    &data,
+                    &result,
+                    1000,
+                    DataType::I32,
+                    RedOp::Sum,
+                    stream,
+                );
+                let handle = call.expect("a call");
+                assert!(!handle.is_over() && !stream.is_done().expect("a stream"));
+                let error = handle.wait_for(Duration::from_millis(50)).expect_err("it is held");
+                assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+                enqueued.wait();
+                handle.wait().unwrap_or_else(|error| panic!("{layout}: {error}"));
+                assert!(received.expect("a call").is_over(), "{layout}");
+            } else {
+                enqueued.wait();
+                let sent = communicator.send(&data, 1000, DataType::I32, 0, stream);
+                sent.expect("a call").wait().unwrap_or_else(|error| panic!("{layout}: {error}"));
+                data.write(0, &[7_i32; 1000]).expect("memory");
+                let call = communicator.all_reduce(
+                    &data,
+                    &result,
+                    1000,
+                    DataType::I32,
+                    RedOp::Sum,
+                    stream,
+                );
+                // Nobody waits for it: it must go on by itself.
+                let handle = call.expect("a call");
+                wait_until(layout, || handle.is_over());
+            }
+            stream.synchronize().unwrap_or_else(|error| panic!("{layout}: {error}"));
+            // What the receive brought, and what the sender had by then.
+            assert_eq!(result.read::<i32>().expect("memory"), [12; 1000], "{layout}");
+        });
+    }
+}
+
+#[test]
+fn an_operation_that_fails_early_does_not_let_its_stream_past_those_before_it() {
+    let failed = Barrier::new(2);
+    two_communicators(&Job::new(2), |a, b| {
+        let device = a.device();
+        let stream = device.stream().expect("a stream");
+        let buffer = device.buffer_from(&[1_i32; 10]).expect("memory");
+        if a.rank() == 0 {
+            let first = a.recv(&buffer, 10, DataType::I32, 1, &stream).expect("a call");
+            let second = b.barrier(&stream).expect("a call");
+            b.abort();
+            assert_eq!(second.wait().expect_err("aborted").kind(), ErrorKind::Aborted);
+            assert!(!first.is_over());
+            assert!(!stream.is_done().expect("a stream"), "the receive is not over");
+            failed.wait();
+            first.wait().unwrap_or_else(|error| panic!("{error}"));
+            wait_until("the stream", || stream.is_done().expect("a stream"));
+        } else {
+            failed.wait();
+            let sent = a.send(&buffer, 10, DataType::I32, 0, &stream).expect("a call");
+            sent.wait().unwrap_or_else(|error| panic!("{error}"));
+        }
+    });
+}
+
+#[test]
+fn what_waits_behind_a_stream_that_does_not_come_has_a_deadline() {
+    two_communicators(&Job::new(2).with("engine.op_timeout", "2s"), |a, b| {
+        let (device, data) = (a.device(), DataType::I32);
+        let buffer = device.buffer_from(&[1_i32; 10]).expect("memory");
+        if a.rank() == 1 {
+            std::thread::sleep(Duration::from_secs(1));
+            let sent = b.send(&buffer, 10, data, 0, b.stream()).expect("a call");
+            sent.wait().unwrap_or_else(|error| panic!("{error}"));
+            wait_until("the other rank's failure", || a.async_error().is_some());
+            return;
+        }
+        // Held for longer than the first of these receives may take.
+        let held = device.stream().expect("a stream");
+        let holds = [0, 1].map(|_| b.recv(&buffer, 10, data, 1, &held).expect("a call"));
+        let front = a.barrier(&held).expect("a call");
+        let behind = a.barrier(a.stream()).expect("a call");
+        let error = behind.wait().expect_err("the one before it cannot start");
+        assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+        let told = error.to_string();
+        assert!(told.contains("barrier seq 1") && told.contains("behind barrier seq 0"), "{told}");
+        assert!(front.is_over() && holds[0].is_over());
+        b.abort();
+    });
+}
+
+#[test]
+fn b046_both_send_first() {
+    for (layout, job) in layouts(2) {
+        // Few bytes are buffered on the way; many wait for the receiver, and it is told whose.
+        for (count, fits) in [(1_u64, true), (8 << 20, false)] {
+            let job = job.clone().with("engine.op_timeout", if fits { "60s" } else { "2s" });
+            job.run(|communicator| {
+                let peer = 1 - communicator.rank();
+                let (device, stream) = (communicator.device(), communicator.stream());
+                let send = device.buffer_from(&vec![3_u8; count as usize]).expect("memory");
+                let receive = device.allocate::<u8>(count as usize).expect("memory");
+                let sent = communicator.send(&send, count, DataType::U8, peer, stream);
+                let sent = sent.expect("a call").wait();
+                if fits {
+                    sent.unwrap_or_else(|error| panic!("{layout}: {error}"));
+                    let received = communicator.recv(&receive, count, DataType::U8, peer, stream);
+                    received.expect("a call").wait().unwrap_or_else(|error| panic!("{error}"));
+                    assert_eq!(receive.read::<u8>().expect("memory"), [3]);
+                } else {
+                    let error = sent.expect_err("nobody receives");
+                    assert_eq!(error.kind(), ErrorKind::Timeout, "{layout}: {error}");
+                    assert!(error.to_string().contains("unmatched send to rank"), "{error}");
+                }
+            });
+        }
+    }
+}
+
+// --- The end -----------------------------------------------------------------------------------
+
+#[test]
+fn b050_abort_wakes_waiters_here_and_elsewhere() {
+    for (layout, job) in layouts(2) {
+        two_communicators(&job, |a, b| {
+            if a.rank() == 1 {
+                // Never takes part in A.
+                must_be_right(&b);
+                wait_until(layout, || a.async_error().is_some());
+                let error = a.async_error().expect("aborted");
+                assert_eq!((error.kind(), error.rank()), (ErrorKind::Aborted, Some(0)), "{error}");
+                must_be_right(&b);
+                return;
+            }
+            std::thread::scope(|scope| {
+                let waiter = scope.spawn(|| sum(&a, 1, 1000));
+                must_be_right(&b);
+                std::thread::sleep(Duration::from_millis(100));
+                let started = Instant::now();
+                a.abort();
+                assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+                let error = waiter.join().expect("a waiter").expect_err("aborted");
+                assert_eq!((error.kind(), error.rank()), (ErrorKind::Aborted, Some(0)), "{error}");
+            });
+            must_be_right(&b);
+        });
+    }
+}
+
+#[test]
+fn b050_an_abort_is_heard_by_all_who_wait() {
+    for (layout, job) in layouts(3) {
+        job.run(|communicator| {
+            if communicator.rank() == 1 {
+                std::thread::sleep(Duration::from_millis(50));
+                communicator.abort();
+                return;
+            }
+            let device = communicator.device();
+            let buffer = device.allocate::<i32>(10).expect("memory");
+            let stream = communicator.stream();
+            let error = communicator
+                .recv(&buffer, 10, DataType::I32, 1, stream)
+                .and_then(|handle| handle.wait())
+                .expect_err("aborted");
+            assert_eq!(error.kind(), ErrorKind::Aborted, "{layout}: {error}");
+            assert_eq!(error.rank(), Some(1), "{layout}: {error}");
+        });
+    }
+}
+
+#[test]
+fn b052_communicators_are_destroyed_in_any_order() {
+    for (layout, job) in layouts(2) {
+        let started = Instant::now();
+        two_communicators(&job, |a, b| {
+            must_be_right(&a);
+            must_be_right(&b);
+            if a.rank() == 0 {
+                drop((a, b));
+            } else {
+                drop(b);
+                drop(a);
+            }
+        });
+        assert!(started.elapsed() < SOON, "{layout}");
+    }
+}
+
+#[test]
+fn b052_what_is_pending_is_done_before_the_end() {
+    for (layout, job) in layouts(2) {
+        let results = job.run(|communicator| {
+            if communicator.rank() == 1 {
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            let device = communicator.device().clone();
+            // On a stream that the communicator does not know beforehand.
+            let stream = device.stream().expect("a stream");
+            let buffers: Vec<_> = (0..8)
+                .map(|_| {
+                    let buffer = device.buffer_from(&[1_i32; 30_000]).expect("memory");
+                    let (sum, count) = (RedOp::Sum, 30_000);
+                    let call = communicator.all_reduce(
+                        &buffer,
+                        &buffer,
+                        count,
+                        DataType::I32,
+                        sum,
+                        &stream,
+                    );
+                    drop(call.expect("a call"));
+                    buffer
+                })
+                .collect();
+            communicator.finalize().unwrap_or_else(|error| panic!("{layout}: {error}"));
+            let again = sum(communicator, 1, 1).expect_err("it is finalised");
+            assert_eq!(again.kind(), ErrorKind::Aborted, "{again}");
+            buffers
+        });
+        for buffer in results.into_iter().flatten() {
+            assert_eq!(buffer.read::<i32>().expect("memory"), vec![2; 30_000], "{layout}");
+        }
+    }
+}
+
+#[test]
+fn b102_everything_is_dropped_before_the_operation_is_over() {
+    for (layout, job) in layouts(2) {
+        let id = job.unique_id();
+        job.each(|rank| {
+            let runtime = job.runtime(rank).expect("a runtime");
+            let communicator = runtime.communicator(&id, rank, 2).expect("a communicator");
+            // The communicator outlives its runtime.
+            drop(runtime);
+            if rank == 1 {
+                std::thread::sleep(Duration::from_millis(100));
+                for _ in 0..8 {
+                    assert_eq!(sum(&communicator, 1, 50_000).expect("a sum"), vec![2; 50_000]);
+                }
+                return;
+            }
+            for _ in 0..8 {
+                // Handle and buffers go at once; the memory stays until the operation is over.
+                let device = communicator.device();
+                let stream = device.stream().expect("a stream");
+                let send = device.buffer_from(&vec![1_i32; 50_000]).expect("memory");
+                let receive = device.allocate::<i32>(50_000).expect("memory");
+                let (count, op) = (50_000, RedOp::Sum);
+                let call = communicator.all_reduce(
+                    &send,
+                    &receive,
+                    count,
+                    DataType::I32,
+                    op,
+                    communicator.stream(),
+                );
+                drop((call.unwrap_or_else(|error| panic!("{layout}: {error}")), send, receive));
+                drop(stream);
+            }
+        });
+    }
+}
+
+// --- Initialisation ----------------------------------------------------------------------------
+
+#[test]
+fn b042_settings_that_differ_are_named_on_every_rank() {
+    for (key, value, named) in [
+        ("engine.chunk_bytes", "1M", "engine.chunk_bytes"),
+        ("algorithm.all_reduce", "ring", "`{ all_reduce = \"ring\" }` on rank 1"),
+    ] {
+        let job = Job::new(3).with_on(1, key, value);
+        for (rank, outcome) in job.try_run(|_| ()).into_iter().enumerate() {
+            let error = outcome.expect_err("the plans differ");
+            assert_eq!(error.kind(), ErrorKind::PlanDiverged, "rank {rank}: {error}");
+            assert_eq!(error.rank(), Some(1), "rank {rank}: {error}");
+            assert!(error.to_string().contains(named), "rank {rank}: {error}");
+        }
+    }
+}
+
+#[test]
+fn b038_b037_a_rank_that_does_not_come_or_gives_up_is_named() {
+    let job = Job::new(3).with("bootstrap.init_timeout", "2s");
+    let id = job.unique_id();
+    let outcomes = job.each(|rank| {
+        let runtime = job.runtime(rank).expect("a runtime");
+        (rank != 1).then(|| runtime.communicator(&id, rank, 3).map(drop))
+    });
+    for outcome in outcomes.into_iter().flatten() {
+        let error = outcome.expect_err("rank 1 never came");
+        assert!(error.to_string().contains("rank") && error.to_string().contains('1'), "{error}");
+        assert!(matches!(error.kind(), ErrorKind::Rendezvous | ErrorKind::Timeout), "{error}");
+    }
+    // One that cannot go on (its only transport is switched off) says so to the others at once.
+    let job = Job::new(3).with_on(2, "device.backend", "no-such-device");
+    let started = Instant::now();
+    for (rank, outcome) in job.try_run(|_| ()).into_iter().enumerate() {
+        let error = outcome.expect_err("rank 2 has no device");
+        assert_eq!(error.kind(), ErrorKind::PluginMissing, "rank {rank}: {error}");
+        assert!(rank == 2 || error.rank() == Some(2), "rank {rank}: {error}");
+    }
+    assert!(started.elapsed() < SOON, "{:?}", started.elapsed());
+}
+
+#[test]
+fn b038_initialisation_in_the_background_can_be_given_up() {
+    let job = Job::new(2);
+    let id = job.unique_id();
+    let runtime = job.runtime(0).expect("a runtime");
+    let started = Instant::now();
+    let pending = runtime.begin_communicator(&id, 0, 2).expect("begun");
+    assert!(started.elapsed() < Duration::from_secs(1), "it must not block");
+    assert!(!pending.wait_for(Duration::from_millis(100)), "rank 1 has not come");
+    pending.abort();
+    let error = pending.finish().expect_err("given up");
+    assert_eq!(error.kind(), ErrorKind::Aborted, "{error}");
+    assert!(started.elapsed() < SOON);
+    // And it can succeed, of course.
+    let id = job.unique_id();
+    let both = [0, 1].map(|rank| runtime.begin_communicator(&id, rank, 2).expect("begun"));
+    let both = both.map(|pending| pending.finish().expect("both came"));
+    std::thread::scope(|scope| {
+        for communicator in &both {
+            scope.spawn(|| must_be_right(communicator));
+        }
+    });
+    std::thread::scope(|scope| {
+        for communicator in both {
+            scope.spawn(move || drop(communicator));
+        }
+    });
+}
+
+#[test]
+fn a_first_call_may_come_later_than_connections_may_take() {
+    for (layout, job) in layouts(2) {
+        let job = job.with("bootstrap.connect_timeout", "200ms");
+        job.run(|communicator| {
+            let (rank, stream) = (communicator.rank(), communicator.stream());
+            // Either end may be late: the one that dials, and the one that is dialled.
+            for late in [0, 1] {
+                if rank == late {
+                    std::thread::sleep(Duration::from_millis(700));
+                }
+                must_be_right(communicator);
+            }
+            let buffer = communicator.device().buffer_from(&[rank; 10]).expect("memory");
+            if rank == 1 {
+                std::thread::sleep(Duration::from_millis(700));
+                let call = communicator.send(&buffer, 10, DataType::U32, 0, stream);
+                call.expect("a call").wait().unwrap_or_else(|error| panic!("{layout}: {error}"));
+            } else {
+                let call = communicator.recv(&buffer, 10, DataType::U32, 1, stream);
+                call.expect("a call").wait().unwrap_or_else(|error| panic!("{layout}: {error}"));
+            }
+            assert_eq!(buffer.read::<u32>().expect("memory"), [1; 10]);
+        });
+    }
+}
