@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex};
+use std::thread::ScopedJoinHandle;
 
 use iccl_runtime::bootstrap::UniqueId;
 use iccl_runtime::comm::{Communicator, Runtime};
@@ -124,7 +125,7 @@ impl Job {
                     thread.spawn_scoped(scope, move || body(rank)).expect("a thread")
                 })
                 .collect();
-            let outcomes: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+            let outcomes: Vec<_> = threads.into_iter().map(ScopedJoinHandle::join).collect();
             outcomes.into_iter().map(|outcome| outcome.expect("a rank panicked")).collect()
         })
     }
