@@ -61,7 +61,7 @@ pub fn contribution(dtype: DataType, op: RedOp, rank: u32, count: usize, seed: u
                 let sign = if random.is_multiple_of(2) { 1 } else { -1 };
                 encode(dtype, sign << exponent, 2)
             }
-            (Some(_), _) => encode(dtype, (random % 257) as i128 - 128, 4),
+            (Some(_), _) => encode(dtype, i128::from(random % 257) - 128, 4),
         };
         bytes.extend_from_slice(&bits.to_le_bytes()[..size]);
     }

@@ -17,7 +17,7 @@ pub const SOON: Duration = Duration::from_secs(60);
 /// A rank that is a process. Ended when dropped.
 #[derive(Debug)]
 pub struct Rank {
-    rank: u32,
+    number: u32,
     child: Child,
     lines: Receiver<String>,
     seen: Vec<String>,
@@ -84,7 +84,7 @@ impl Launch {
             .args(&self.arguments)
             .env_clear()
             .env("ICCL_RANK", rank.to_string())
-            .env("ICCL_WORLD_SIZE", self.ranks.to_string())
+            .env("ICCL_WORLD_SIZE", self.numbers.to_string())
             .env("ICCL_UNIQUE_ID", self.id.to_text())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -113,19 +113,19 @@ impl Launch {
                 }
             });
         }
-        Rank { rank, child, lines, seen: Vec::new() }
+        Rank { number: rank, child, lines, seen: Vec::new() }
     }
 
     /// Starts all ranks.
     pub fn start_all(&self) -> Vec<Rank> {
-        (0..self.ranks).map(|rank| self.start(rank)).collect()
+        (0..self.numbers).map(|rank| self.start(rank)).collect()
     }
 }
 
 impl Rank {
     /// Its number.
     pub fn rank(&self) -> u32 {
-        self.rank
+        self.number
     }
 
     /// Its process.
@@ -149,7 +149,7 @@ impl Rank {
                     }
                 }
                 Err(error) => {
-                    let (rank, seen) = (self.rank, self.seen.join("\n"));
+                    let (rank, seen) = (self.number, self.seen.join("\n"));
                     let how = match error {
                         RecvTimeoutError::Timeout => "in time",
                         RecvTimeoutError::Disconnected => "before its end",
@@ -173,7 +173,12 @@ impl Rank {
                 }
                 return (status, std::mem::take(&mut self.seen));
             }
-            assert!(Instant::now() < deadline, "rank {} does not end: {:?}", self.rank, self.seen);
+            assert!(
+                Instant::now() < deadline,
+                "rank {} does not end: {:?}",
+                self.number,
+                self.seen
+            );
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -184,7 +189,7 @@ impl Rank {
     /// If it fails or does not end soon.
     pub fn must_succeed(&mut self) -> Vec<String> {
         let (status, said) = self.finish();
-        assert!(status.success(), "rank {}: {status}\n{}", self.rank, said.join("\n"));
+        assert!(status.success(), "rank {}: {status}\n{}", self.number, said.join("\n"));
         said
     }
 
@@ -195,7 +200,7 @@ impl Rank {
     pub fn signal(&self, signal: i32) {
         // SAFETY: a child that has not been waited for.
         let sent = unsafe { libc::kill(self.process(), signal) };
-        assert_eq!(sent, 0, "rank {} cannot be sent {signal}", self.rank);
+        assert_eq!(sent, 0, "rank {} cannot be sent {signal}", self.number);
     }
 
     /// Processor time that it has used.

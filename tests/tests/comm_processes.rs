@@ -43,10 +43,12 @@ fn b036_a_killed_rank_is_named_by_the_others() {
             }),
             _ => launch,
         };
-        let mut ranks = launch.start_all();
         let victim = (random % 4) as usize;
         // In the loop, or while the ranks meet.
         let in_the_loop = round % 5 != 0;
+        // One that has not checked in yet is missed only when the time is up.
+        let launch = launch.with("ICCL_INIT_TIMEOUT", if in_the_loop { "60s" } else { "3s" });
+        let mut ranks = launch.start_all();
         ranks[victim].line(if in_the_loop { "running" } else { "begin" });
         std::thread::sleep(Duration::from_micros(random >> 8 & 0x3fff));
         let killed = Instant::now();
@@ -79,13 +81,14 @@ fn b036_a_killed_rank_is_named_by_the_others() {
 #[test]
 fn b036_a_stopped_rank_is_named_when_time_is_up() {
     for transport in ["shm", "tcp"] {
-        let launch = launch(3, &["loop"])
+        let launch = launch(5, &["loop"])
             .with("ICCL_OP_TIMEOUT", "2s")
             .with("ICCL_TRANSPORT_ENABLED", transport);
         let mut ranks = launch.start_all();
         ranks[1].line("running");
         ranks[1].signal(libc::SIGSTOP);
-        for rank in [0, 2] {
+        // Most of them wait for others that wait themselves.
+        for rank in [0, 2, 3, 4] {
             let text = must_name(&mut ranks[rank], &["timeout"], "1");
             assert!(text.contains("all_reduce seq") && text.contains("rank 1"), "{text}");
         }
@@ -178,6 +181,17 @@ fn b099_who_is_waited_for_is_told() {
                 && said.contains("rank 1 (last seen at seq 3)");
             assert!(told, "rank {number}: {said}");
         }
+    }
+}
+
+#[test]
+fn b099_a_rank_that_does_not_call_is_named() {
+    let mut ranks = launch(4, &["skip", "4"]).with("ICCL_OP_TIMEOUT", "1s").start_all();
+    for rank in &mut ranks {
+        let number = rank.rank();
+        let text = must_name(rank, &["timeout"], "1");
+        assert!(text.contains("rank 1 is in no operation"), "rank {number}: {text}");
+        assert!(text.contains("all_reduce seq 4"), "rank {number}: {text}");
     }
 }
 

@@ -29,7 +29,8 @@ const KEPT_PROGRAMS: usize = 512;
 /// The ranks that compute together, as one of them sees it.
 ///
 /// All ranks make the same calls in the same order; a difference is an error on every rank before a
-/// byte of a user's buffer is written. Calls return at once; the operation takes place in the order
+/// byte of a user's receive buffer is written. The first error ends the communicator on every rank;
+/// operations under way end with it too, even if they are over on other ranks. Calls return at once; the operation takes place in the order
 /// of its stream. A communicator may be used from several threads: calls are numbered in the order
 /// in which they come, so threads must agree on one among themselves.
 ///
@@ -306,7 +307,10 @@ impl Communicator {
     /// Sends `count` elements to `peer`, which receives them with [`Communicator::recv`]. Messages to
     /// one peer arrive in order. A send is over when the transport needs the buffer no more; it may
     /// wait for the peer to receive, so two ranks that both send first and receive afterwards on one
-    /// stream wait for each other and end with `Timeout`.
+    /// stream wait for each other and end with `Timeout`. It may also be over before the peer has
+    /// looked at the message: if that then receives another count or dtype, the receive ends with
+    /// `Mismatch` before a byte is written, and this rank learns of it within a moment through
+    /// [`Communicator::async_error`] and every later call.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`]; `InvalidArgument` for a peer that is no other rank.

@@ -4,9 +4,9 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use crate::Error;
 use crate::bootstrap::Bootstrap;
 use crate::engine::Engine;
+use crate::{Error, ErrorKind};
 
 /// How long a rank that leaves waits for the ranks behind it in the tree, so that news still reaches
 /// everyone.
@@ -29,7 +29,10 @@ impl Control {
         self.with(|bootstrap| {
             bootstrap.on_notice(move |notice| {
                 let concerned = notice.communicator == communicator || notice.communicator == 0;
-                if concerned && let Some(engine) = engine.upgrade() {
+                let Some(engine) = engine.upgrade().filter(|_| concerned) else { return };
+                if notice.communicator == communicator && notice.kind == ErrorKind::Timeout {
+                    engine.hear_timeout(notice.origin, notice.culprit, notice.to_error());
+                } else {
                     engine.fail_soon(notice.to_error());
                 }
             });

@@ -22,6 +22,7 @@ pub mod counters;
 pub mod domain;
 pub mod envelope;
 mod fork;
+mod inquiry;
 mod links;
 mod operation;
 mod plugin_domain;
@@ -93,7 +94,9 @@ pub struct EngineParts {
     pub domains: Vec<Box<dyn Domain>>,
     /// How each rank is reached; none for this rank itself.
     pub links: Vec<Option<Link>>,
-    /// Told once, before anything else is done about it, when this rank finds a failure.
+    /// Tells the other ranks: when this rank finds a failure, before anything else is done about it;
+    /// and when its operation (or another rank's, of which it has heard) runs out of time, whom it
+    /// waits for.
     pub on_failure: Box<dyn Fn(&Error) + Send + Sync>,
 }
 
@@ -103,10 +106,18 @@ pub struct Engine {
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
 
+/// What other threads leave for the driver.
+#[derive(Default)]
+struct Inbox {
+    operations: Vec<Arc<Operation>>,
+    /// Other ranks whose operations ran out of time, and whom they wait for.
+    timeouts: Vec<(u32, Option<u32>, Error)>,
+}
+
 struct Shared {
     rank: u32,
     state: Mutex<State>,
-    inbox: Mutex<Vec<Arc<Operation>>>,
+    inbox: Mutex<Inbox>,
     /// Counts what a sleeping driver must not sleep through.
     news: AtomicU64,
     /// 1 while a driver sleeps (or is about to).
@@ -159,7 +170,7 @@ impl Engine {
         let shared = Arc::new(Shared {
             rank: parts.rank,
             state: Mutex::new(state),
-            inbox: Mutex::new(Vec::new()),
+            inbox: Mutex::default(),
             news: AtomicU64::new(0),
             asleep: AtomicU32::new(0),
             wanted: AtomicU32::new(0),
@@ -203,7 +214,7 @@ impl Engine {
     /// once, to one engine.
     pub unsafe fn submit(&self, operation: &Arc<Operation>) {
         self.shared.submitted.fetch_add(1, Ordering::SeqCst);
-        lock(&self.shared.inbox).push(Arc::clone(operation));
+        lock(&self.shared.inbox).operations.push(Arc::clone(operation));
         if let Err(error) = self.check() {
             // Whoever failed the engine may have emptied the inbox before the operation was in it.
             operation.finish(Err(error));
@@ -280,6 +291,14 @@ impl Engine {
     /// block.
     pub fn fail_soon(&self, error: Error) {
         if self.shared.fork.check().is_ok() && self.shared.failure.set(error).is_ok() {
+            self.shared.tell_news();
+        }
+    }
+
+    /// Another rank's operation ran out of time. Does not block.
+    pub fn hear_timeout(&self, origin: u32, waits_for: Option<u32>, told: Error) {
+        if self.check().is_ok() {
+            lock(&self.shared.inbox).timeouts.push((origin, waits_for, told));
             self.shared.tell_news();
         }
     }
@@ -407,6 +426,9 @@ impl Shared {
             if let Err(error) = state.check_deadlines(now) {
                 return self.found_failure(state, &error);
             }
+            if let Some(report) = state.take_report() {
+                (self.on_failure)(&report);
+            }
             if deadline.is_some_and(|deadline| now >= deadline) {
                 return;
             }
@@ -445,10 +467,14 @@ impl Shared {
     }
 
     fn take_inbox(&self, state: &mut State) {
-        for operation in lock(&self.inbox).drain(..) {
+        let mut inbox = lock(&self.inbox);
+        for operation in inbox.operations.drain(..) {
             if !operation.is_over() {
                 state.admit(operation);
             }
+        }
+        for (origin, waits_for, told) in inbox.timeouts.drain(..) {
+            state.hear(origin, waits_for, &told);
         }
     }
 
@@ -457,7 +483,7 @@ impl Shared {
         let news = self.news.load(Ordering::SeqCst);
         self.asleep.store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        let nothing = lock(&self.inbox).is_empty()
+        let nothing = lock(&self.inbox).operations.is_empty()
             && self.failure.get().is_none()
             && !stop()
             && self.news.load(Ordering::SeqCst) == news

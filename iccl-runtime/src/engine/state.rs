@@ -13,6 +13,7 @@ use iccl_plugin_api::{Collective, Status};
 use super::counters::Counters;
 use super::domain::Domain;
 use super::envelope::{Envelope, Kind, Lane};
+use super::inquiry::Inquiry;
 use super::links::Links;
 use super::operation::Operation;
 use super::program::{NO_QUEUE, Program};
@@ -25,6 +26,9 @@ use crate::{Error, ErrorKind, Result};
 /// usually names the true culprit within this time, where the connection only shows a peer that
 /// gave up because of it.
 const SUSPICION: Duration = Duration::from_millis(700);
+
+/// Longer than any operation may take.
+const FAR: Duration = Duration::from_secs(1 << 20);
 
 /// An operation in flight.
 struct Run {
@@ -83,6 +87,7 @@ pub(super) struct State {
     /// The highest sequence heard from each peer, for stall reports.
     last_seen: Vec<Option<u64>>,
     suspicion: Option<(Error, Instant)>,
+    inquiry: Option<Inquiry>,
 }
 
 impl State {
@@ -107,6 +112,7 @@ impl State {
             completions: Vec::new(),
             last_seen: vec![None; parts.ranks as usize],
             suspicion: None,
+            inquiry: None,
         }
     }
 
@@ -129,6 +135,7 @@ impl State {
     /// Whether operations run, could, or wait for what may never come.
     pub(super) fn has_work(&self) -> bool {
         !self.runs.is_empty()
+            || self.inquiry.is_some()
             || self.startable().is_some()
             || self.lines.iter().any(|line| line.blockade().is_some())
     }
@@ -581,25 +588,19 @@ impl State {
             }
             line.blocked.get_or_insert(now);
         }
+        if self.inquiry.is_none()
+            && let Some(late) = self.runs.iter().find(|run| run.is_late(now))
+        {
+            let error = late.timeout(&self.last_seen);
+            self.inquiry = Some(Inquiry::new(self.rank, error, late.waits_first_for()));
+        }
+        if let Some(inquiry) = &self.inquiry
+            && now >= inquiry.until
+        {
+            return Err(inquiry.conclusion());
+        }
         for run in &mut self.runs {
             let elapsed = now.duration_since(run.started);
-            if elapsed >= run.operation.timeout {
-                let (peers, text) = run.waits_for(&self.last_seen);
-                let mut error = Error::new(
-                    ErrorKind::Timeout,
-                    format!(
-                        "{} took longer than {:?}: {text}",
-                        run.operation, run.operation.timeout
-                    ),
-                )
-                .with_hint(
-                    "look at what the named ranks are doing; `engine.op_timeout` sets the limit",
-                );
-                if let [peer] = peers[..] {
-                    error = error.with_rank(peer);
-                }
-                return Err(error);
-            }
             if elapsed >= self.options.stall_warn && !run.stall_told {
                 run.stall_told = true;
                 let (_, text) = run.waits_for(&self.last_seen);
@@ -609,22 +610,52 @@ impl State {
         Ok(())
     }
 
+    /// Another rank's operation has run out of time: says whom that one waits for (itself, if it is
+    /// in no operation), so that all find out who keeps the others waiting.
+    pub(super) fn hear(&mut self, origin: u32, waits_for: Option<u32>, told: &Error) {
+        if self.inquiry.is_none() {
+            let waits_first_for = match self.runs.first() {
+                Some(run) => run.waits_first_for(),
+                None => Some(self.rank),
+            };
+            let error = match self.runs.first() {
+                Some(run) => run.timeout(&self.last_seen),
+                None => told.clone(),
+            };
+            self.inquiry = Some(Inquiry::new(self.rank, error, waits_first_for));
+        }
+        if let Some(inquiry) = &mut self.inquiry {
+            inquiry.waits.entry(origin).or_insert(waits_for);
+        }
+    }
+
+    /// What the other ranks must be told of this one's waiting; once.
+    pub(super) fn take_report(&mut self) -> Option<Error> {
+        let inquiry = self.inquiry.as_mut().filter(|inquiry| !inquiry.told)?;
+        inquiry.told = true;
+        let waits_for = inquiry.waits.get(&self.rank).copied().flatten();
+        let report = Error::new(ErrorKind::Timeout, inquiry.error.message());
+        Some(match waits_for {
+            Some(peer) => report.with_rank(peer),
+            None => report,
+        })
+    }
+
     /// When something may run out of time next.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let suspicion = self.suspicion.as_ref().map(|(_, until)| *until);
         let runs = self.runs.iter().map(|run| {
-            let limit = if run.stall_told {
-                run.operation.timeout
-            } else {
-                run.operation.timeout.min(self.options.stall_warn)
-            };
+            // Once there is an inquiry, its end counts.
+            let timeout = if self.inquiry.is_some() { FAR } else { run.operation.timeout };
+            let limit = if run.stall_told { timeout } else { timeout.min(self.options.stall_warn) };
             run.started + limit
         });
+        let inquiry = self.inquiry.as_ref().map(|inquiry| inquiry.until);
         let blocked = self.lines.iter().filter_map(|line| {
             let (_, behind) = line.blockade()?;
             Some(line.blocked.unwrap_or_else(Instant::now) + behind.timeout)
         });
-        runs.chain(suspicion).chain(blocked).min()
+        runs.chain(suspicion).chain(inquiry).chain(blocked).min()
     }
 
     /// Ends everything with `error`: no memory of an operation is touched after this.
@@ -641,6 +672,7 @@ impl State {
         });
         let operations: Vec<_> = started.chain(waiting).collect();
         self.suspicion = None;
+        self.inquiry = None;
         for operation in operations {
             operation.finish(Err(error.clone()));
         }
@@ -667,6 +699,38 @@ impl Run {
             Buffer::Scratch => self.scratch.pointer(),
         };
         base.wrapping_add(slice.offset as usize)
+    }
+
+    fn is_late(&self, now: Instant) -> bool {
+        now.duration_since(self.started) >= self.operation.timeout
+    }
+
+    fn timeout(&self, last_seen: &[Option<u64>]) -> Error {
+        let (peers, text) = self.waits_for(last_seen);
+        let operation = &self.operation;
+        let error = Error::new(
+            ErrorKind::Timeout,
+            format!("{operation} took longer than {:?}: {text}", operation.timeout),
+        )
+        .with_hint("look at what the named ranks are doing; `engine.op_timeout` sets the limit");
+        match peers[..] {
+            [peer] => error.with_rank(peer),
+            _ => error,
+        }
+    }
+
+    /// The peer of the message that must come next: the first in the order of the schedule, a send
+    /// only if no receive is outstanding.
+    fn waits_first_for(&self) -> Option<u32> {
+        let schedule = self.program.schedule();
+        let outstanding = self.program.queues.iter().enumerate().filter_map(|(index, queue)| {
+            let in_flight = self.in_flight[index];
+            let step = *queue.steps.get((self.posted[index] - in_flight) as usize)?;
+            let kind = &schedule.steps[step as usize].kind;
+            let sends = matches!(kind, StepKind::Send { .. } | StepKind::GateSend { .. });
+            (in_flight > 0).then_some((sends, step, queue.peer))
+        });
+        outstanding.min().map(|(_, _, peer)| peer)
     }
 
     /// The peers that messages are outstanding with, and a sentence about them.
