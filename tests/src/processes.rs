@@ -84,7 +84,7 @@ impl Launch {
             .args(&self.arguments)
             .env_clear()
             .env("ICCL_RANK", rank.to_string())
-            .env("ICCL_WORLD_SIZE", self.numbers.to_string())
+            .env("ICCL_WORLD_SIZE", self.ranks.to_string())
             .env("ICCL_UNIQUE_ID", self.id.to_text())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -118,7 +118,7 @@ impl Launch {
 
     /// Starts all ranks.
     pub fn start_all(&self) -> Vec<Rank> {
-        (0..self.numbers).map(|rank| self.start(rank)).collect()
+        (0..self.ranks).map(|rank| self.start(rank)).collect()
     }
 }
 

@@ -322,7 +322,7 @@ fn b089_too_few_descriptors_are_an_error_that_says_so() {
         launch.with("ICCL_INIT_TIMEOUT", "5s").start_all()
     };
     let mut ranks = limited("14");
-    let said: Vec<_> = ranks.iter_mut().map(|rank| rank.finish()).collect();
+    let said: Vec<_> = ranks.iter_mut().map(Rank::finish).collect();
     for (status, lines) in &said {
         assert_eq!(status.code(), Some(3), "{said:?}");
         let told = lines

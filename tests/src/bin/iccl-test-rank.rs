@@ -133,7 +133,7 @@ fn wait_for_one() -> Result<()> {
     let before = processor_time(std::process::id() as i32);
     let started = Instant::now();
     let outcome = sums.round(&communicator, 1);
-    let used = processor_time(std::process::id() as i32) - before;
+    let used = processor_time(std::process::id() as i32).saturating_sub(before);
     say(&format!("waited {} {}", started.elapsed().as_micros(), used.as_micros()));
     outcome?;
     communicator.finalize()?;
@@ -190,7 +190,7 @@ fn idle(time: Duration) -> Result<()> {
     let own = std::process::id() as i32;
     let before = processor_time(own);
     std::thread::sleep(time);
-    let used = processor_time(own) - before;
+    let used = processor_time(own).saturating_sub(before);
     say(&format!("used {}", used.as_micros()));
     sums.round(&communicator, 1)?;
     communicator.finalize()
