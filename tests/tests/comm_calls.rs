@@ -121,6 +121,9 @@ fn disagree(usual: Asked, other: Asked, odd: u32, field: &str, job: &Job, layout
             wait_until(&what, || communicator.async_error().is_some());
         }
         let error = communicator.async_error().expect("it has failed");
+        if let Err(told) = outcome {
+            assert_eq!(told.to_string(), error.to_string(), "{what}");
+        }
         assert!(started.elapsed() < SOON, "{what}: {:?}", started.elapsed());
         assert!(receive.bytes().iter().all(|byte| *byte == 0xee), "{what}: it was written");
         send.check();
