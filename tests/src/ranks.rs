@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex};
 use std::thread::ScopedJoinHandle;
+use std::time::{Duration, Instant};
 
+use iccl_plugin_api::{DataType, RedOp};
 use iccl_runtime::bootstrap::UniqueId;
 use iccl_runtime::comm::{Communicator, Runtime};
 use iccl_runtime::config::{Config, Sources};
@@ -129,4 +131,46 @@ impl Job {
             outcomes.into_iter().map(|outcome| outcome.expect("a rank panicked")).collect()
         })
     }
+}
+
+/// Within this time everyone knows of what went wrong, however loaded the machine.
+pub const SOON: Duration = Duration::from_secs(20);
+
+/// The layouts in which ranks must behave alike.
+pub fn layouts(ranks: u32) -> [(&'static str, Job); 3] {
+    let hosts: Vec<_> = (0..ranks).map(|rank| ["left", "right"][rank as usize % 2]).collect();
+    [
+        ("shm", Job::new(ranks).with("transport.enabled", "shm")),
+        ("tcp", Job::new(ranks).with("transport.enabled", "tcp")),
+        ("two hosts", Job::new(ranks).on_hosts(&hosts)),
+    ]
+}
+
+/// Waits until `condition` holds; it must, soon.
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !condition() {
+        assert!(started.elapsed() < SOON, "{what}: not within {SOON:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// An all-reduce of `count` elements that all are `value`.
+///
+/// # Errors
+/// What the call says.
+pub fn sum(communicator: &Communicator, value: i32, count: usize) -> Result<Vec<i32>> {
+    let device = communicator.device();
+    let send = device.buffer_from(&vec![value; count])?;
+    let receive = device.allocate::<i32>(count)?;
+    let (count, stream) = (count as u64, communicator.stream());
+    communicator.all_reduce(&send, &receive, count, DataType::I32, RedOp::Sum, stream)?.wait()?;
+    receive.read()
+}
+
+/// A small all-reduce that must succeed.
+pub fn must_be_right(communicator: &Communicator) {
+    let expected: i32 = (1..=communicator.ranks() as i32).sum();
+    let sums = sum(communicator, communicator.rank() as i32 + 1, 3);
+    assert_eq!(sums.unwrap_or_else(|error| panic!("{error}")), [expected; 3]);
 }

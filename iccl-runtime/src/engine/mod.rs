@@ -27,6 +27,7 @@ mod links;
 mod operation;
 mod plugin_domain;
 mod program;
+mod run;
 mod scratch;
 mod state;
 mod thread;

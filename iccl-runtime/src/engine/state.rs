@@ -16,10 +16,11 @@ use super::envelope::{Envelope, Kind, Lane};
 use super::inquiry::Inquiry;
 use super::links::Links;
 use super::operation::Operation;
-use super::program::{NO_QUEUE, Program};
-use super::scratch::{Block, Pool};
+use super::program::NO_QUEUE;
+use super::run::Run;
+use super::scratch::Pool;
 use super::{EngineOptions, EngineParts};
-use crate::schedule::{Buffer, Finish, Slice, StepKind};
+use crate::schedule::{Finish, StepKind};
 use crate::{Error, ErrorKind, Result};
 
 /// How long a lost connection is kept back before it counts as the peer's fault: the control plane
@@ -29,27 +30,6 @@ const SUSPICION: Duration = Duration::from_millis(700);
 
 /// Longer than any operation may take.
 const FAR: Duration = Duration::from_secs(1 << 20);
-
-/// An operation in flight.
-struct Run {
-    operation: Arc<Operation>,
-    program: Arc<Program>,
-    serial: u32,
-    scratch: Block,
-    /// Dependencies that each step still waits for.
-    waiting_for: Vec<u32>,
-    /// Message steps whose dependencies are met but that wait for their turn in the queue.
-    released: Vec<bool>,
-    /// How far each queue has been posted.
-    posted: Vec<u32>,
-    /// Copies and reductions that may be done now.
-    work: VecDeque<u32>,
-    /// Messages posted and not completed, by queue.
-    in_flight: Vec<u32>,
-    left: usize,
-    started: Instant,
-    stall_told: bool,
-}
 
 /// Operations that wait for their turn in one order: all collectives, or all messages to (or from)
 /// one peer.
@@ -688,79 +668,4 @@ fn line_key(operation: &Operation) -> (Lane, Option<(u32, bool)>) {
         _ => None,
     };
     (operation.lane, peer)
-}
-
-impl Run {
-    /// Where a slice lies in this process.
-    fn address(&self, slice: Slice) -> *mut u8 {
-        let base = match slice.buffer {
-            Buffer::Send => self.operation.send.cast_mut(),
-            Buffer::Recv => self.operation.receive,
-            Buffer::Scratch => self.scratch.pointer(),
-        };
-        base.wrapping_add(slice.offset as usize)
-    }
-
-    fn is_late(&self, now: Instant) -> bool {
-        now.duration_since(self.started) >= self.operation.timeout
-    }
-
-    fn timeout(&self, last_seen: &[Option<u64>]) -> Error {
-        let (peers, text) = self.waits_for(last_seen);
-        let operation = &self.operation;
-        let error = Error::new(
-            ErrorKind::Timeout,
-            format!("{operation} took longer than {:?}: {text}", operation.timeout),
-        )
-        .with_hint("look at what the named ranks are doing; `engine.op_timeout` sets the limit");
-        match peers[..] {
-            [peer] => error.with_rank(peer),
-            _ => error,
-        }
-    }
-
-    /// The peer of the message that must come next: the first in the order of the schedule, a send
-    /// only if no receive is outstanding.
-    fn waits_first_for(&self) -> Option<u32> {
-        let schedule = self.program.schedule();
-        let outstanding = self.program.queues.iter().enumerate().filter_map(|(index, queue)| {
-            let in_flight = self.in_flight[index];
-            let step = *queue.steps.get((self.posted[index] - in_flight) as usize)?;
-            let kind = &schedule.steps[step as usize].kind;
-            let sends = matches!(kind, StepKind::Send { .. } | StepKind::GateSend { .. });
-            (in_flight > 0).then_some((sends, step, queue.peer))
-        });
-        outstanding.min().map(|(_, _, peer)| peer)
-    }
-
-    /// The peers that messages are outstanding with, and a sentence about them.
-    fn waits_for(&self, last_seen: &[Option<u64>]) -> (Vec<u32>, String) {
-        let mut peers: Vec<u32> = self
-            .program
-            .queues
-            .iter()
-            .zip(&self.in_flight)
-            .filter(|(_, in_flight)| **in_flight > 0)
-            .map(|(queue, _)| queue.peer)
-            .collect();
-        peers.sort_unstable();
-        peers.dedup();
-        let collective = self.program.schedule().collective;
-        let text = match (collective, &peers[..]) {
-            (Collective::Send, [peer]) => format!("unmatched send to rank {peer}"),
-            (Collective::Recv, [peer]) => format!("unmatched receive from rank {peer}"),
-            (_, []) => "waits for local work".to_owned(),
-            (_, peers) => {
-                let told: Vec<_> = peers
-                    .iter()
-                    .map(|peer| match last_seen.get(*peer as usize).copied().flatten() {
-                        Some(sequence) => format!("rank {peer} (last seen at seq {sequence})"),
-                        None => format!("rank {peer} (not seen yet)"),
-                    })
-                    .collect();
-                format!("waits for {}", told.join(", "))
-            }
-        };
-        (peers, text)
-    }
 }

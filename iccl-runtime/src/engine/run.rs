@@ -1,0 +1,109 @@
+//! An operation in flight: how far its steps are, and whom it waits for.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use iccl_plugin_api::Collective;
+
+use super::operation::Operation;
+use super::program::Program;
+use super::scratch::Block;
+use crate::schedule::{Buffer, Slice, StepKind};
+use crate::{Error, ErrorKind};
+
+/// An operation in flight.
+pub(super) struct Run {
+    pub(super) operation: Arc<Operation>,
+    pub(super) program: Arc<Program>,
+    pub(super) serial: u32,
+    pub(super) scratch: Block,
+    /// Dependencies that each step still waits for.
+    pub(super) waiting_for: Vec<u32>,
+    /// Message steps whose dependencies are met but that wait for their turn in the queue.
+    pub(super) released: Vec<bool>,
+    /// How far each queue has been posted.
+    pub(super) posted: Vec<u32>,
+    /// Copies and reductions that may be done now.
+    pub(super) work: VecDeque<u32>,
+    /// Messages posted and not completed, by queue.
+    pub(super) in_flight: Vec<u32>,
+    pub(super) left: usize,
+    pub(super) started: Instant,
+    pub(super) stall_told: bool,
+}
+
+impl Run {
+    /// Where a slice lies in this process.
+    pub(super) fn address(&self, slice: Slice) -> *mut u8 {
+        let base = match slice.buffer {
+            Buffer::Send => self.operation.send.cast_mut(),
+            Buffer::Recv => self.operation.receive,
+            Buffer::Scratch => self.scratch.pointer(),
+        };
+        base.wrapping_add(slice.offset as usize)
+    }
+
+    pub(super) fn is_late(&self, now: Instant) -> bool {
+        now.duration_since(self.started) >= self.operation.timeout
+    }
+
+    pub(super) fn timeout(&self, last_seen: &[Option<u64>]) -> Error {
+        let (peers, text) = self.waits_for(last_seen);
+        let operation = &self.operation;
+        let error = Error::new(
+            ErrorKind::Timeout,
+            format!("{operation} took longer than {:?}: {text}", operation.timeout),
+        )
+        .with_hint("look at what the named ranks are doing; `engine.op_timeout` sets the limit");
+        match peers[..] {
+            [peer] => error.with_rank(peer),
+            _ => error,
+        }
+    }
+
+    /// The peer of the message that must come next: the first in the order of the schedule, a send
+    /// only if no receive is outstanding.
+    pub(super) fn waits_first_for(&self) -> Option<u32> {
+        let schedule = self.program.schedule();
+        let outstanding = self.program.queues.iter().enumerate().filter_map(|(index, queue)| {
+            let in_flight = self.in_flight[index];
+            let step = *queue.steps.get((self.posted[index] - in_flight) as usize)?;
+            let kind = &schedule.steps[step as usize].kind;
+            let sends = matches!(kind, StepKind::Send { .. } | StepKind::GateSend { .. });
+            (in_flight > 0).then_some((sends, step, queue.peer))
+        });
+        outstanding.min().map(|(_, _, peer)| peer)
+    }
+
+    /// The peers that messages are outstanding with, and a sentence about them.
+    pub(super) fn waits_for(&self, last_seen: &[Option<u64>]) -> (Vec<u32>, String) {
+        let mut peers: Vec<u32> = self
+            .program
+            .queues
+            .iter()
+            .zip(&self.in_flight)
+            .filter(|(_, in_flight)| **in_flight > 0)
+            .map(|(queue, _)| queue.peer)
+            .collect();
+        peers.sort_unstable();
+        peers.dedup();
+        let collective = self.program.schedule().collective;
+        let text = match (collective, &peers[..]) {
+            (Collective::Send, [peer]) => format!("unmatched send to rank {peer}"),
+            (Collective::Recv, [peer]) => format!("unmatched receive from rank {peer}"),
+            (_, []) => "waits for local work".to_owned(),
+            (_, peers) => {
+                let told: Vec<_> = peers
+                    .iter()
+                    .map(|peer| match last_seen.get(*peer as usize).copied().flatten() {
+                        Some(sequence) => format!("rank {peer} (last seen at seq {sequence})"),
+                        None => format!("rank {peer} (not seen yet)"),
+                    })
+                    .collect();
+                format!("waits for {}", told.join(", "))
+            }
+        };
+        (peers, text)
+    }
+}
