@@ -20,7 +20,7 @@ use crate::engine::counters::Counters;
 use crate::engine::envelope::{Fingerprint, Lane};
 use crate::engine::{Engine, Operation, OperationRequest, Program};
 use crate::plan::Plan;
-use crate::schedule::{Request, compile};
+use crate::schedule::{Counts, Request, compile};
 use crate::{Error, ErrorKind, Result};
 
 /// Compiled calls kept for repetition; when there are more, all are forgotten.
@@ -34,8 +34,10 @@ const KEPT_PROGRAMS: usize = 512;
 /// of its stream. A communicator may be used from several threads: calls are numbered in the order
 /// in which they come, so threads must agree on one among themselves.
 ///
-/// Buffers: the send buffer and the receive buffer may be the same memory (in place). They must not
-/// overlap otherwise. A count of 0 is allowed and takes part like any other.
+/// Buffers: the send buffer and the receive buffer may be one memory (in place): the same, or, where
+/// one of them has a block for each rank, the other is this rank's block of it. They must not overlap
+/// otherwise. A buffer that a rank does not use, or uses no byte of, may be anything, null and `None`
+/// included. A count of 0 is allowed and takes part like any other.
 pub struct Communicator {
     rank: u32,
     ranks: u32,
@@ -97,24 +99,25 @@ pub(super) struct Operand {
 }
 
 impl Operand {
-    const NONE: Self = Self { pointer: std::ptr::null_mut(), bytes: Some(0), keep: None };
+    pub(super) const NONE: Self =
+        Self { pointer: std::ptr::null_mut(), bytes: Some(0), keep: None };
 
-    fn raw(pointer: *mut c_void) -> Self {
+    pub(super) fn raw(pointer: *mut c_void) -> Self {
         Self { pointer, bytes: None, keep: None }
     }
 }
 
 /// A call, before it is checked.
 pub(super) struct Call<'a> {
-    collective: Collective,
-    dtype: DataType,
-    op: RedOp,
-    count: u64,
+    pub(super) collective: Collective,
+    pub(super) dtype: DataType,
+    pub(super) op: RedOp,
+    pub(super) count: u64,
     /// Root or peer.
-    root: u32,
-    send: Operand,
-    receive: Operand,
-    stream: &'a Stream,
+    pub(super) root: u32,
+    pub(super) send: Operand,
+    pub(super) receive: Operand,
+    pub(super) stream: &'a Stream,
 }
 
 impl std::fmt::Debug for Communicator {
@@ -427,7 +430,7 @@ impl Communicator {
         outcome
     }
 
-    fn operand(&self, buffer: &Buffer) -> Result<Operand> {
+    pub(super) fn operand(&self, buffer: &Buffer) -> Result<Operand> {
         if !Arc::ptr_eq(&buffer.device().inner, &self.device.inner) {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
@@ -470,18 +473,30 @@ impl Communicator {
     ///
     /// # Safety
     /// Operands without something that keeps them are valid until the operation is over.
-    unsafe fn call(&self, call: Call<'_>) -> Result<Handle> {
+    pub(super) unsafe fn call(&self, call: Call<'_>) -> Result<Handle> {
+        // SAFETY: the caller promises it.
+        unsafe { self.call_with_counts(call, None) }
+    }
+
+    /// As [`Communicator::call`], for a vector form.
+    ///
+    /// # Safety
+    /// As [`Communicator::call`].
+    pub(super) unsafe fn call_with_counts(
+        &self,
+        call: Call<'_>,
+        counts: Option<Arc<Counts>>,
+    ) -> Result<Handle> {
         self.engine.check()?;
         call.stream.must_be_of(&self.device)?;
         let Call { collective, dtype, op, count, root, send, receive, stream } = call;
-        let in_place = !send.pointer.is_null() && send.pointer == receive.pointer;
-        let mut request = self.request(collective, dtype, op, count, root, in_place);
+        let mut request = self.request(collective, dtype, op, count, root, false);
+        request.counts = counts;
+        request.in_place = is_in_place(&request, &send, &receive);
         if request.vector_bytes().is_none() {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!(
-                    "{collective}: {count} {dtype} elements are more bytes than memory can have"
-                ),
+                format!("{request}: those are more bytes than memory can have"),
             ));
         }
         let mut calls = lock(&self.calls);
@@ -560,7 +575,10 @@ impl Communicator {
             algorithm: program.schedule().algorithm,
             root,
             count: request.count,
-            digest: self.arguments_digest,
+            digest: match request.counts {
+                None => self.arguments_digest,
+                Some(_) => digest_of(request),
+            },
         }
     }
 
@@ -615,8 +633,7 @@ fn check_operands(
             && bytes < needed
         {
             return refuse(format!(
-                "{collective}: the {name} buffer has {bytes} bytes, and {} {} elements need {needed}",
-                request.count, request.dtype
+                "{collective}: the {name} buffer has {bytes} bytes, and {request} needs {needed}"
             ));
         }
     }
@@ -625,10 +642,26 @@ fn check_operands(
         || second.wrapping_add(schedule.recv_bytes) <= first;
     if schedule.send_bytes > 0 && schedule.recv_bytes > 0 && !request.in_place && !apart {
         return refuse(format!(
-            "{collective}: the send and receive buffers overlap without being the same"
+            "{collective}: the send and receive buffers overlap, and not as in place they should"
         ));
     }
     Ok(())
+}
+
+/// Whether the buffers lie in one memory as [`Request::in_place_origins`] tells.
+fn is_in_place(request: &Request, send: &Operand, receive: &Operand) -> bool {
+    let origins = request.in_place_origins();
+    let memory_of = |operand: &Operand, origin| (operand.pointer as u64).wrapping_sub(origin);
+    !send.pointer.is_null()
+        && !receive.pointer.is_null()
+        && memory_of(send, origins.send) == memory_of(receive, origins.recv)
+}
+
+/// What all ranks must have given alike beyond what the fingerprint has fields for.
+fn digest_of(request: &Request) -> u64 {
+    let mut numbers = vec![request.chunk_bytes, u64::from(request.ranks)];
+    numbers.extend(request.agreed_counts());
+    digest(&numbers)
 }
 
 /// A digest of numbers.

@@ -7,6 +7,7 @@
 mod algorithms;
 mod attach;
 mod buffer;
+mod calls;
 mod communicator;
 mod control;
 mod describe;
@@ -17,6 +18,7 @@ mod handle;
 mod initialise;
 mod runtime;
 mod stream;
+mod vector_calls;
 
 pub use buffer::Buffer;
 pub use communicator::Communicator;
@@ -25,3 +27,5 @@ pub use element::Element;
 pub use handle::Handle;
 pub use runtime::{Pending, Runtime};
 pub use stream::Stream;
+
+pub use crate::schedule::{Block, Counts};

@@ -23,7 +23,7 @@ pub(super) const fn pairwise(collective: Collective) -> bool {
 }
 
 /// Whether the collective has a count per rank.
-const fn is_vector_form(collective: Collective) -> bool {
+pub(super) const fn is_vector_form(collective: Collective) -> bool {
     matches!(collective, Collective::AllGatherV | Collective::ReduceScatterV)
         || pairwise(collective)
 }

@@ -6,7 +6,7 @@
 use iccl_plugin_api::types::Collective;
 
 use super::{
-    Algorithm, Request, all_gather, all_reduce, broadcast, exchange, gather_scatter,
+    Algorithm, Request, all_gather, all_reduce, blocks, broadcast, exchange, gather_scatter,
     point_to_point, reduce, reduce_scatter,
 };
 
@@ -79,10 +79,17 @@ impl Default for CostModel {
 
 /// What `algorithm` costs for a request (whatever `request.algorithm` says), by counting messages
 /// and bytes of the busiest rank; in the vector forms, of this rank, which need not know what others
-/// do. Meant for requests that the algorithm can carry.
+/// do, and nothing if they are not given. Meant for requests that the algorithm can carry; one that no
+/// memory can hold costs more than any other.
 pub fn cost(algorithm: Algorithm, request: &Request) -> Cost {
     if request.ranks <= 1 {
         return Cost::default();
+    }
+    if blocks::is_vector_form(request.collective) && request.counts.is_none() {
+        return Cost::default();
+    }
+    if request.vector_bytes().is_none() {
+        return Cost { bytes: u64::MAX, ..Cost::default() };
     }
     let gated = algorithm.gates(request.collective);
     let data = match (algorithm, request.collective) {
