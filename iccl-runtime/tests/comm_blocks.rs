@@ -5,7 +5,7 @@ use std::ptr::{null, null_mut};
 use std::sync::{LazyLock, Mutex};
 
 use iccl_plugin_api::{DataType, RedOp};
-use iccl_runtime::comm::{Block, Buffer, Communicator, Counts, Runtime};
+use iccl_runtime::comm::{Block, Buffer, Communicator, Counts, Handle, Runtime};
 use iccl_runtime::config::{Config, Sources};
 use iccl_runtime::{ErrorKind, Result};
 
@@ -301,7 +301,7 @@ fn all_with_counts(communicator: &Communicator) {
     // All-gather-v.
     let (send_all, send) = guarded(communicator, &contribution(rank, own.count));
     let (receive_all, receive) = guarded(communicator, &untouched);
-    let wait = |handle: Result<iccl_runtime::comm::Handle>| {
+    let wait = |handle: Result<Handle>| {
         handle.and_then(|handle| handle.wait()).expect("the operation");
     };
     wait(communicator.all_gather_v(&send, &receive, &blocks, I64, stream));
@@ -379,7 +379,7 @@ fn b018_blocks_of_any_length_come_to_their_places() {
 /// is written.
 #[test]
 fn b018_counts_that_differ_are_refused_before_a_byte_is_written() {
-    type Operation = fn(&Communicator, &Buffer, &Buffer) -> Result<iccl_runtime::comm::Handle>;
+    type Operation = fn(&Communicator, &Buffer, &Buffer) -> Result<Handle>;
     let operations: [(&str, Operation); 4] = [
         ("all_gather_v", |communicator, send, receive| {
             let wrong = u64::from(communicator.rank() == 2);
@@ -428,6 +428,55 @@ fn b018_counts_that_differ_are_refused_before_a_byte_is_written() {
             assert!(text.contains(name), "{text}");
         }
     }
+}
+
+/// Exchanges of one round carry the fingerprint, and the counts, with the payload: a rank sends each
+/// other one message, empty blocks included, and no other. What has a root is gated by ⌈log₂ n⌉ messages.
+#[test]
+fn one_round_costs_no_extra_message() {
+    run(
+        4,
+        |_| Vec::new(),
+        |communicator| {
+            let (rank, stream) = (communicator.rank(), communicator.stream());
+            let sent = || {
+                let peers = (0..4).filter_map(|peer| communicator.counters().peer(peer));
+                peers
+                    .fold((0, 0), |sum, peer| (sum.0 + peer.messages_sent, sum.1 + peer.bytes_sent))
+            };
+            let long = buffer(communicator, &[1; 400]);
+            let short = buffer(communicator, &[1; 100]);
+            let blocks = Counts::packed(&[0, 7, 100, 0]);
+            // Nobody sends rank 0 anything; rank 3 gets nothing, either.
+            let received = Counts::packed(&[[0; 4], [7; 4], [100; 4], [0; 4]][rank as usize]);
+            let calls: [(&str, u64, u64, &dyn Fn() -> Result<Handle>); 5] = [
+                ("all_gather", 3, 300, &|| {
+                    communicator.all_gather(&short, &long, 100, I64, stream)
+                }),
+                ("reduce_scatter", 3, 300, &|| {
+                    communicator.reduce_scatter(&long, &short, 100, I64, RedOp::Sum, stream)
+                }),
+                ("all_to_all", 3, 300, &|| {
+                    let other = buffer(communicator, &[1; 400]);
+                    communicator.all_to_all(&long, &other, 100, I64, stream)
+                }),
+                ("all_to_all_v", 3, 107 - [0, 7, 100, 0][rank as usize], &|| {
+                    let other = buffer(communicator, &[1; 400]);
+                    communicator.all_to_all_v(&long, &blocks, &other, &received, I64, stream)
+                }),
+                ("gather", 2 + u64::from(rank != 0), if rank == 0 { 0 } else { 100 }, &|| {
+                    communicator.gather(&short, Some(&long), 100, I64, 0, stream)
+                }),
+            ];
+            for (name, messages, elements, call) in calls {
+                let before = sent();
+                call().and_then(|handle| handle.wait()).expect(name);
+                let after = sent();
+                assert_eq!(after.0 - before.0, messages, "{name} on rank {rank}: messages");
+                assert_eq!(after.1 - before.1, 8 * elements, "{name} on rank {rank}: bytes");
+            }
+        },
+    );
 }
 
 /// B019: nothing at all, in memory that is not there, for every collective; and the calls stay in step.
@@ -482,7 +531,7 @@ fn b023_null_is_refused_on_the_right_rank() {
             let (sum, there) = (RedOp::Sum, memory.as_mut_ptr().cast::<std::ffi::c_void>());
             let mut other = [0_i64; 8];
             let receive = other.as_mut_ptr().cast::<std::ffi::c_void>();
-            let refused = |call: Result<iccl_runtime::comm::Handle>, what: &str| {
+            let refused = |call: Result<Handle>, what: &str| {
                 let error = call.expect_err(what);
                 assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
                 assert!(error.to_string().contains("is null"), "{error}");
@@ -504,7 +553,7 @@ fn b023_null_is_refused_on_the_right_rank() {
                 c.scatter_raw(source, receive, 2, I64, 1, stream).unwrap().wait().unwrap();
             }
             let first = 2 * u64::from(communicator.rank());
-        assert_eq!(other[..2], [value(1, first), value(1, first + 1)]);
+            assert_eq!(other[..2], [value(1, first), value(1, first + 1)]);
         },
     );
 }
@@ -519,7 +568,7 @@ fn b021_partial_overlap_is_refused() {
             let stream = communicator.stream();
             let rank = u64::from(communicator.rank());
             let whole = buffer(communicator, &contribution(0, 12));
-            let refused = |call: Result<iccl_runtime::comm::Handle>, what: &str| {
+            let refused = |call: Result<Handle>, what: &str| {
                 let error = call.expect_err(what);
                 assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
                 assert!(error.to_string().contains("overlap"), "{error}");
