@@ -3,8 +3,9 @@
 //!
 //! Counts and displacements are in elements. Which of them a rank must know is told with
 //! [`Counts`]; where two ranks know the same count, they are compared before a receive buffer is written,
-//! and a difference is `Mismatch` on every rank. Blocks may be empty, and then their displacement means
-//! nothing; what lies between blocks is not touched.
+//! and a difference is `Mismatch` on every rank. (In an all-to-all-v, a third rank that agrees with
+//! everyone may have got all its blocks, rightly, by then.) Blocks may be empty, and then their
+//! displacement means nothing; what lies between blocks is not touched.
 
 use std::ffi::c_void;
 use std::sync::Arc;
