@@ -18,6 +18,9 @@ const I64: DataType = DataType::I64;
 /// What lies in buffers that nobody has written.
 const CANARY: i64 = -7_777;
 
+/// A call to be made.
+type Call<'a> = &'a dyn Fn() -> Result<Handle>;
+
 type Settings = Vec<(&'static str, String)>;
 
 /// The runtime for some settings; equal settings share one.
@@ -453,7 +456,7 @@ fn one_round_costs_no_extra_message() {
             let blocks = Counts::packed(&[0, 7, 100, 0]);
             // Nobody sends rank 0 anything; rank 3 gets nothing, either.
             let received = Counts::packed(&[[0; 4], [7; 4], [100; 4], [0; 4]][rank as usize]);
-            let calls: [(&str, u64, u64, &dyn Fn() -> Result<Handle>); 5] = [
+            let calls: [(&str, u64, u64, Call<'_>); 5] = [
                 ("all_gather", 3, 300, &|| {
                     communicator.all_gather(&short, &long, 100, I64, stream)
                 }),
