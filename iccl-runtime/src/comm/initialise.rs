@@ -123,11 +123,17 @@ impl<'a> Initialisation<'a> {
             (first, attached)
         } else {
             let second = plan(&descriptors, &self.settings, &evidence)?;
-            for ((_, domain), channel) in attached {
-                // Peers close theirs too; what it carried is nothing.
+            // Both ends see the same evidence, so both keep a channel or both close it.
+            let (kept, dropped): (Attached, Attached) =
+                attached.into_iter().partition(|((peer, domain), _)| {
+                    let transport = second.link(rank, *peer).and_then(|link| link.chosen.transport);
+                    transport.as_deref() == Some(domains[*domain].name())
+                });
+            for ((_, domain), channel) in dropped {
+                // It carried nothing yet.
                 let _ = domains[domain].channel_close(channel);
             }
-            (second, Attached::new())
+            (second, kept)
         };
         for warning in plan.warnings() {
             tracing::warn!(rank, "{warning}");
