@@ -407,10 +407,13 @@ fn b018_counts_that_differ_are_refused_before_a_byte_is_written() {
             communicator.all_to_all_v(send, &sent, receive, &received, I64, communicator.stream())
         }),
     ];
-    for (name, operation) in operations {
+    let both = ["shm", "tcp"];
+    for (transport, (name, operation)) in
+        both.iter().flat_map(|transport| operations.map(|operation| (*transport, operation)))
+    {
         let errors = run(
             3,
-            |_| Vec::new(),
+            |_| vec![("transport.enabled", transport.to_owned())],
             |communicator| {
                 let (_, send) = guarded(communicator, &contribution(communicator.rank(), 8));
                 let (receive_all, receive) = guarded(communicator, &[CANARY; 8]);
