@@ -246,7 +246,7 @@ settings! {
         /// not listed, and sizes above the last `max_bytes`, are left to the plan.
         algorithm: BTreeMap<String, AlgorithmChoice> = BTreeMap::new();
             map_of(collectives, Algorithm, "a table of collectives and algorithms");
-            r#"{ all_reduce = [{ max_bytes = "64KiB", use = "direct" }, { use = "owner" }], broadcast = "tree" }"#;
+            r#"{ all_reduce = [{ max_bytes = "64KiB", use = "direct" }, { use = "owner" }], broadcast = "binomial" }"#;
             variable("ICCL_ALGORITHM").agreed();
         /// The settings of plugins, one table `[plugin.NAME]` for each, be it a device's or a
         /// transport's. `iccl plugins` shows which settings a plugin has; another is an error.
