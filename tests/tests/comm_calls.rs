@@ -285,6 +285,52 @@ fn an_operation_is_done_in_the_order_of_its_stream_and_the_call_does_not_wait() 
 }
 
 #[test]
+fn a_stream_waits_for_another() {
+    for (layout, job) in layouts(2) {
+        let turn = Barrier::new(2);
+        job.run(|communicator| {
+            let device = communicator.device();
+            let data = device.buffer_from(&[5_i32; 1000]).expect("memory");
+            let (first, second) = (device.stream().expect("one"), device.stream().expect("one"));
+            let finish = |handle: &Handle| {
+                handle.wait().unwrap_or_else(|error| panic!("{layout}: {error}"));
+            };
+            if communicator.rank() == 0 {
+                let receive = |count| communicator.recv(&data, count, DataType::I32, 1, &first);
+                let received = receive(1000).expect("a call");
+                second.wait_for(&first).expect("two streams of a device");
+                // Later work of the first is not waited for, nor does a stream wait for itself.
+                let later = receive(0).expect("a call");
+                second.wait_for(&second).expect("itself");
+                let summed = communicator
+                    .all_reduce(&data, &data, 1000, DataType::I32, RedOp::Sum, &second)
+                    .expect("a call");
+                assert!(!second.is_done().expect("a stream") && !summed.is_over());
+                turn.wait();
+                finish(&summed);
+                assert!(received.is_over() && !later.is_over(), "{layout}");
+                assert_eq!(data.read::<i32>().expect("memory"), [12; 1000], "{layout}");
+                turn.wait();
+                finish(&later);
+            } else {
+                let send = |count| {
+                    communicator.send(&data, count, DataType::I32, 0, communicator.stream())
+                };
+                turn.wait();
+                data.write(0, &[6_i32; 1000]).expect("memory");
+                finish(&send(1000).expect("a call"));
+                let stream = communicator.stream();
+                let summed =
+                    communicator.all_reduce(&data, &data, 1000, DataType::I32, RedOp::Sum, stream);
+                finish(&summed.expect("a call"));
+                turn.wait();
+                finish(&send(0).expect("a call"));
+            }
+        });
+    }
+}
+
+#[test]
 fn an_operation_that_fails_early_does_not_let_its_stream_past_those_before_it() {
     let failed = Barrier::new(2);
     two_communicators(&Job::new(2), |a, b| {

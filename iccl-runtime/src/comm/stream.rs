@@ -24,6 +24,8 @@ struct StreamInner {
     handle: u64,
     /// A word of the device that counts the operations of this stream that are over.
     word: Arc<Word>,
+    /// A word of the device that counts the places of this stream that others wait for.
+    mark: Arc<Word>,
     issue: Mutex<Issue>,
 }
 
@@ -32,6 +34,9 @@ struct StreamInner {
 struct Issue {
     enqueued: u64,
     pending: VecDeque<(Arc<Engine>, Arc<Operation>)>,
+    marks: u64,
+    /// Marks of other streams that this one waits for; they live as long as it does.
+    waited_for: Vec<Arc<Word>>,
 }
 
 struct Word {
@@ -40,7 +45,7 @@ struct Word {
     ended: Mutex<Ended>,
 }
 
-/// Which operations of a stream are over.
+/// Which operations (or marks) of a stream are over.
 #[derive(Default)]
 struct Ended {
     /// All up to this one.
@@ -111,9 +116,21 @@ unsafe extern "C" fn reached(user: *mut c_void) {
     reached.engine.set_ready(&reached.operation);
 }
 
+/// What a stream tells when it reaches a mark.
+struct Marked {
+    word: Arc<Word>,
+    number: u64,
+}
+
+unsafe extern "C" fn marked(user: *mut c_void) {
+    // SAFETY: `wait_for` leaked it for this one call.
+    let marked = unsafe { Box::from_raw(user.cast::<Marked>()) };
+    marked.word.end(marked.number);
+}
+
 impl Stream {
     pub(super) fn new(device: &Device) -> Result<Self> {
-        let word = Word::new(device)?;
+        let (word, mark) = (Word::new(device)?, Word::new(device)?);
         let handle =
             device.inner.open.stream_create().map_err(|error| device.inner.error(error))?;
         Ok(Self {
@@ -121,6 +138,7 @@ impl Stream {
                 device: device.clone(),
                 handle,
                 word,
+                mark,
                 issue: Mutex::default(),
             }),
         })
@@ -144,6 +162,46 @@ impl Stream {
         let inner = &self.inner;
         let answer = inner.device.inner.open.stream_query(inner.handle);
         Ok(answer.map_err(|error| inner.device.inner.error(error))? == Progress::Done)
+    }
+
+    /// Makes later work of this stream wait until the work that `other` has now is done, operations of
+    /// iccl included (whether they succeed or fail). Returns at once, unless the device cannot make a
+    /// stream wait: then it waits here.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if `other` is of another device; what the driver says.
+    pub fn wait_for(&self, other: &Self) -> Result<()> {
+        other.must_be_of(&self.inner.device)?;
+        if Arc::ptr_eq(&self.inner, &other.inner) {
+            return Ok(());
+        }
+        let device = &self.inner.device.inner;
+        if !device.calls_host() || !device.waits_for_host() {
+            return device.synchronize(other.inner.handle, Duration::MAX);
+        }
+        let word = &other.inner.mark;
+        let number = {
+            let mut issue = lock(&other.inner.issue);
+            let number = issue.marks + 1;
+            let user = Box::into_raw(Box::new(Marked { word: Arc::clone(word), number }));
+            // SAFETY: `marked` may be called once on any thread with what was leaked for it.
+            let asked =
+                unsafe { device.open.host_function(other.inner.handle, marked, user.cast()) };
+            if let Err(error) = asked {
+                // SAFETY: a refused call is never made, so the box is still this function's.
+                drop(unsafe { Box::from_raw(user) });
+                return Err(device.error(error));
+            }
+            issue.marks = number;
+            number
+        };
+        let mut issue = lock(&self.inner.issue);
+        if !issue.waited_for.iter().any(|known| Arc::ptr_eq(known, word)) {
+            issue.waited_for.push(Arc::clone(word));
+        }
+        // SAFETY: the word is the device's, aligned, and kept until this stream is destroyed.
+        unsafe { device.open.stream_wait_value(self.inner.handle, word.pointer, number) }
+            .map_err(|error| device.error(error))
     }
 
     /// Waits until all work of the stream is done.
@@ -237,7 +295,7 @@ impl Stream {
         }
         Err(Error::new(
             ErrorKind::InvalidArgument,
-            format!("the stream is of {}, the communicator of {device}", self.inner.device),
+            format!("the stream is of {}, not of {device}", self.inner.device),
         ))
     }
 }

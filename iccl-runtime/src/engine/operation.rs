@@ -148,10 +148,11 @@ impl Operation {
             }
         };
         self.keep.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        self.state.store(state, Ordering::Release);
+        // Before a waiter learns of it: whoever has waited finds the stream past the operation.
         let on_complete = self.on_complete.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(on_complete) = on_complete {
             on_complete();
         }
+        self.state.store(state, Ordering::Release);
     }
 }

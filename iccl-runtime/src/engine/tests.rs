@@ -1,6 +1,7 @@
 //! The engine over a transport in memory that is as strict as the contract allows: a send is over
 //! only when its receive was posted, and bytes move only then.
 
+use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex};
@@ -33,6 +34,8 @@ struct Hub {
     receives: HashMap<Way, VecDeque<Posted>>,
     done: HashMap<u32, Vec<Completion>>,
     gone: Vec<u32>,
+    /// Channels do not come to rest.
+    restless: bool,
     events: HashMap<u32, Arc<OwnedFd>>,
 }
 
@@ -195,6 +198,9 @@ impl Domain for MemoryDomain {
     fn quiesce(&mut self, channel: u64, _timeout: Duration) -> Result<()> {
         let (sends, receives) = (self.way(channel, true), self.way(channel, false));
         let mut hub = self.hub.lock().expect("hub");
+        if hub.restless {
+            return Err(Error::new(ErrorKind::Timeout, "the channel does not come to rest"));
+        }
         hub.sends.remove(&sends);
         hub.receives.remove(&receives);
         Ok(())
@@ -261,6 +267,17 @@ fn submit(
     send: &[i64],
     receive: &mut [i64],
 ) -> Result<Arc<Operation>> {
+    submit_keeping(engine, (rank, ranks), call, send, receive, Vec::new())
+}
+
+fn submit_keeping(
+    engine: &Engine,
+    (rank, ranks): (u32, u32),
+    call: &Call,
+    send: &[i64],
+    receive: &mut [i64],
+    keep: Vec<Arc<dyn Any + Send + Sync>>,
+) -> Result<Arc<Operation>> {
     let request = Request {
         collective: call.collective,
         dtype: DataType::I64,
@@ -297,7 +314,7 @@ fn submit(
         lane: if point_to_point { Lane::PointToPoint } else { Lane::Collective },
         send: send.as_ptr().cast(),
         receive: receive.as_mut_ptr().cast(),
-        keep: Vec::new(),
+        keep,
         timeout: call.timeout,
         ready: call.ready,
         on_complete: None,
@@ -527,6 +544,30 @@ fn b050_failing_wakes_a_waiter_at_once() {
         let error = waiter.join().expect("a waiter").expect_err("aborted");
         assert_eq!(error.kind(), ErrorKind::Aborted);
     });
+}
+
+#[test]
+fn memory_that_a_restless_transport_may_write_to_is_never_freed() {
+    for restless in [false, true] {
+        let (engines, hub) = engines(2, Duration::from_secs(10));
+        hub.lock().expect("hub").restless = restless;
+        let send = vec![1; 1000];
+        let mut receive = vec![0; 1000];
+        let memory: Arc<dyn Any + Send + Sync> = Arc::new(());
+        let keep = vec![Arc::clone(&memory)];
+        let operation = submit_keeping(&engines[0], (0, 2), &ALL_REDUCE, &send, &mut receive, keep);
+        let operation = operation.expect("accepted");
+        engines[0].wait(&operation, Some(Instant::now())).expect_err("the peer does not come");
+        // Started, so that its messages are posted.
+        while engines[0].counters().peer(1).is_none_or(|counts| counts.messages_sent == 0) {
+            std::thread::yield_now();
+        }
+        engines[0].fail(Error::new(ErrorKind::Aborted, "aborted"));
+        engines[0].wait(&operation, None).expect_err("aborted");
+        assert_eq!(Arc::strong_count(&memory), if restless { 2 } else { 1 });
+        // The hub may hold addresses of these; nothing is freed before it.
+        drop((engines, hub));
+    }
 }
 
 /// Nanoseconds that the engine thread of this (otherwise unused) rank ran.
