@@ -116,7 +116,7 @@ fn b036_a_rank_that_is_stopped_for_a_while_does_no_harm() {
             if number != 1 {
                 assert!(waited > 1_000_000, "{transport}: rank {number} did not wait: {waited} µs");
                 // Waiting costs next to no processor time.
-                assert!(used * 10 < waited, "{transport}: {used} µs used in {waited} µs");
+                assert!(used * 50 < waited, "{transport}: {used} µs used in {waited} µs");
             }
             rank.line("done");
             rank.must_succeed();
