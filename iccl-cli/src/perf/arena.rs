@@ -2,7 +2,7 @@
 
 use iccl_runtime::comm::{Buffer, Device};
 
-use super::pattern::Pattern;
+use super::image::Image;
 use crate::failure::Result;
 
 /// The bytes on each side. A multiple of every alignment that matters.
@@ -26,22 +26,22 @@ impl Arena {
     }
 
     /// Writes a vector, and both guards.
-    pub(super) fn write(&self, bytes: u64, pattern: &Pattern) -> Result<()> {
-        let vector = self.vector(bytes)?;
-        for (offset, piece) in pattern.pieces() {
-            vector.write(offset as usize, piece)?;
-        }
-        self.guard(bytes)
+    pub(super) fn write(&self, image: &Image) -> Result<()> {
+        self.overwrite(0, image)?;
+        self.guard(image.bytes())
     }
 
-    /// Writes a vector of which no element is right.
-    pub(super) fn poison(&self, bytes: u64, expected: &Pattern) -> Result<()> {
-        let vector = self.vector(bytes)?;
-        for (offset, piece) in expected.pieces() {
-            let opposite: Vec<u8> = piece.iter().map(|byte| !byte).collect();
-            vector.write(offset as usize, &opposite)?;
-        }
-        self.guard(bytes)
+    /// Writes a vector of which no element is right, and both guards.
+    pub(super) fn poison(&self, expected: &Image) -> Result<()> {
+        let vector = self.vector(expected.bytes())?;
+        expected.poison(|offset, piece| vector.write(offset, piece))?;
+        self.guard(expected.bytes())
+    }
+
+    /// Writes a part of the vector that is there, from `offset` bytes on.
+    pub(super) fn overwrite(&self, offset: u64, image: &Image) -> Result<()> {
+        let place = self.whole.slice(GUARD_BYTES + offset, image.bytes())?;
+        Ok(image.write(|offset, piece| place.write(offset, piece))?)
     }
 
     fn guard(&self, bytes: u64) -> Result<()> {
@@ -51,20 +51,10 @@ impl Arena {
     }
 
     /// How many elements are not as they should be; bytes of the guards count as elements.
-    pub(super) fn wrong(
-        &self,
-        bytes: u64,
-        expected: &Pattern,
-        format: Option<super::encode::Format>,
-    ) -> Result<u64> {
+    pub(super) fn wrong(&self, expected: &Image) -> Result<u64> {
+        let bytes = expected.bytes();
         let vector = self.vector(bytes)?;
-        let mut found = Vec::new();
-        let mut wrong = 0;
-        for (offset, piece) in expected.pieces() {
-            found.resize(piece.len(), 0);
-            vector.read_into(offset as usize, &mut found)?;
-            wrong += expected.wrong(piece, &found, format);
-        }
+        let wrong = expected.wrong(|offset, found| vector.read_into(offset, found))?;
         let mut guards = [0_u8; 2 * GUARD_BYTES as usize];
         let (before, behind) = guards.split_at_mut(GUARD_BYTES as usize);
         self.whole.read_into(0, before)?;

@@ -14,8 +14,21 @@ use super::oracle::Task;
 pub(super) enum Operation {
     /// Every rank gets the reduction of all ranks' vectors.
     AllReduce,
+    /// The root gets the reduction of all ranks' vectors.
+    Reduce,
     /// Every rank gets the root's vector.
     Broadcast,
+    /// Every rank gets all ranks' blocks.
+    AllGather,
+    /// Every rank gets its block of the reduction of all ranks' vectors.
+    ReduceScatter,
+    /// The root gets all ranks' blocks.
+    Gather,
+    /// Every rank gets its block of the root's vector.
+    Scatter,
+    /// Every rank gets a block from each rank.
+    #[value(alias = "alltoall")]
+    AllToAll,
     /// No rank passes before every rank has come.
     Barrier,
     /// Each rank sends to the next and receives from the one before, around the ring.
@@ -35,7 +48,13 @@ impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::AllReduce => "all_reduce",
+            Self::Reduce => "reduce",
             Self::Broadcast => "broadcast",
+            Self::AllGather => "all_gather",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
+            Self::AllToAll => "all_to_all",
             Self::Barrier => "barrier",
             Self::Sendrecv => "sendrecv",
         })
@@ -52,7 +71,7 @@ impl fmt::Display for Case {
             write!(f, " {op}")?;
         }
         match self.root {
-            Some(root) => write!(f, " from rank {root}"),
+            Some(root) => write!(f, ", root {root}"),
             None => Ok(()),
         }
     }
@@ -60,15 +79,25 @@ impl fmt::Display for Case {
 
 impl Operation {
     /// Every operation.
-    pub(super) const ALL: [Self; 4] =
-        [Self::AllReduce, Self::Broadcast, Self::Barrier, Self::Sendrecv];
+    pub(super) const ALL: [Self; 10] = [
+        Self::AllReduce,
+        Self::Reduce,
+        Self::Broadcast,
+        Self::AllGather,
+        Self::ReduceScatter,
+        Self::Gather,
+        Self::Scatter,
+        Self::AllToAll,
+        Self::Barrier,
+        Self::Sendrecv,
+    ];
 
     pub(super) fn reduces(self) -> bool {
-        self == Self::AllReduce
+        matches!(self, Self::AllReduce | Self::Reduce | Self::ReduceScatter)
     }
 
     pub(super) fn has_root(self) -> bool {
-        self == Self::Broadcast
+        matches!(self, Self::Reduce | Self::Broadcast | Self::Gather | Self::Scatter)
     }
 
     /// Whether it has elements at all.
@@ -78,18 +107,43 @@ impl Operation {
 
     /// Whether one buffer may be both input and output.
     pub(super) fn can_be_in_place(self) -> bool {
-        matches!(self, Self::AllReduce | Self::Broadcast)
+        !matches!(self, Self::Barrier | Self::Sendrecv)
     }
 
     pub(super) fn fewest_ranks(self) -> u32 {
         if self == Self::Sendrecv { 2 } else { 1 }
     }
 
+    /// How many blocks input and output have, each of the call's count.
+    pub(super) fn blocks(self, ranks: u32) -> (u64, u64) {
+        let ranks = u64::from(ranks);
+        match self {
+            Self::AllReduce | Self::Reduce | Self::Broadcast | Self::Barrier | Self::Sendrecv => {
+                (1, 1)
+            }
+            Self::AllGather | Self::Gather => (1, ranks),
+            Self::ReduceScatter | Self::Scatter => (ranks, 1),
+            Self::AllToAll => (ranks, ranks),
+        }
+    }
+
+    /// nccl-tests' size of a call: the bytes of the longer one of input and output.
+    pub(super) fn size_bytes(self, ranks: u32, count: u64, element_bytes: u64) -> u64 {
+        let (input, output) = self.blocks(ranks);
+        input.max(output) * count * element_bytes
+    }
+
     /// nccl-tests' factor from algorithm bandwidth to bus bandwidth.
     pub(super) fn bus_factor(self, ranks: u32) -> f64 {
+        let others = f64::from(ranks - 1) / f64::from(ranks);
         match self {
-            Self::AllReduce => 2.0 * f64::from(ranks - 1) / f64::from(ranks),
-            Self::Broadcast | Self::Barrier | Self::Sendrecv => 1.0,
+            Self::AllReduce => 2.0 * others,
+            Self::AllGather
+            | Self::ReduceScatter
+            | Self::Gather
+            | Self::Scatter
+            | Self::AllToAll => others,
+            Self::Reduce | Self::Broadcast | Self::Barrier | Self::Sendrecv => 1.0,
         }
     }
 
@@ -97,7 +151,13 @@ impl Operation {
     pub(super) fn collective(self) -> Collective {
         match self {
             Self::AllReduce => Collective::AllReduce,
+            Self::Reduce => Collective::Reduce,
             Self::Broadcast => Collective::Broadcast,
+            Self::AllGather => Collective::AllGather,
+            Self::ReduceScatter => Collective::ReduceScatter,
+            Self::Gather => Collective::Gather,
+            Self::Scatter => Collective::Scatter,
+            Self::AllToAll => Collective::AllToAll,
             Self::Barrier => Collective::Barrier,
             Self::Sendrecv => Collective::Send,
         }
@@ -111,16 +171,13 @@ pub(super) struct Streams {
 }
 
 impl Case {
-    /// What has to come out on `rank`.
-    pub(super) fn task(&self, rank: u32, ranks: u32) -> Task {
-        match (self.operation, self.op) {
-            (Operation::AllReduce, Some(op)) => Task::Reduce(op),
-            (Operation::Broadcast, _) => Task::Move { from: self.root.unwrap_or(0) },
-            _ => Task::Move { from: (rank + ranks - 1) % ranks },
-        }
+    /// What is computed.
+    pub(super) fn task(&self) -> Task {
+        self.op.map_or(Task::Move, Task::Reduce)
     }
 
-    /// Enqueues it once. In place, `send` and `receive` are the same.
+    /// Enqueues it once. Ranks that have no use for one of the buffers give it nevertheless: it must
+    /// stay as it is.
     pub(super) fn enqueue(
         &self,
         communicator: &Communicator,
@@ -131,24 +188,38 @@ impl Case {
     ) -> iccl_runtime::Result<Vec<Handle>> {
         let (dtype, stream) = (self.dtype, &streams.main);
         let (rank, ranks) = (communicator.rank(), communicator.ranks());
-        match self.operation {
+        let op = self.op.unwrap_or(RedOp::Sum);
+        let root = self.root.unwrap_or(0);
+        let handle = match self.operation {
             Operation::AllReduce => {
-                let op = self.op.unwrap_or(RedOp::Sum);
-                Ok(vec![communicator.all_reduce(send, receive, count, dtype, op, stream)?])
+                communicator.all_reduce(send, receive, count, dtype, op, stream)?
+            }
+            Operation::Reduce => {
+                communicator.reduce(send, Some(receive), count, dtype, op, root, stream)?
             }
             Operation::Broadcast => {
-                let root = self.root.unwrap_or(0);
-                let send = (rank == root).then_some(send);
-                Ok(vec![communicator.broadcast(send, receive, count, dtype, root, stream)?])
+                communicator.broadcast(Some(send), receive, count, dtype, root, stream)?
             }
-            Operation::Barrier => Ok(vec![communicator.barrier(stream)?]),
+            Operation::AllGather => communicator.all_gather(send, receive, count, dtype, stream)?,
+            Operation::ReduceScatter => {
+                communicator.reduce_scatter(send, receive, count, dtype, op, stream)?
+            }
+            Operation::Gather => {
+                communicator.gather(send, Some(receive), count, dtype, root, stream)?
+            }
+            Operation::Scatter => {
+                communicator.scatter(Some(send), receive, count, dtype, root, stream)?
+            }
+            Operation::AllToAll => communicator.all_to_all(send, receive, count, dtype, stream)?,
+            Operation::Barrier => communicator.barrier(stream)?,
             Operation::Sendrecv => {
                 let (next, before) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
                 let sent = communicator.send(send, count, dtype, next, stream)?;
                 let received =
                     communicator.recv(receive, count, dtype, before, &streams.receiving)?;
-                Ok(vec![sent, received])
+                return Ok(vec![sent, received]);
             }
-        }
+        };
+        Ok(vec![handle])
     }
 }

@@ -44,12 +44,13 @@ pub(super) enum Step {
 }
 
 impl Sizes {
-    /// The counts of elements of `element_bytes`, ascending, none twice.
-    pub(super) fn counts(&self, element_bytes: u64) -> Vec<u64> {
+    /// The counts, ascending, none twice, where each one of the count takes `unit_bytes`: an element,
+    /// or one in each block.
+    pub(super) fn counts(&self, unit_bytes: u64) -> Vec<u64> {
         let mut counts: Vec<u64> = Vec::new();
         let mut size = self.smallest;
         loop {
-            let count = size / element_bytes;
+            let count = size / unit_bytes;
             if counts.last() != Some(&count) {
                 counts.push(count);
             }
@@ -142,18 +143,16 @@ pub(super) fn cases(
     let mut cases = Vec::new();
     for operation in operations.iter().copied() {
         let dtypes = if operation.moves_elements() { dtypes } else { &[DataType::U8] };
+        let ops: Vec<Option<RedOp>> =
+            if operation.reduces() { ops.iter().copied().map(Some).collect() } else { vec![None] };
+        let roots: Vec<Option<u32>> = match root {
+            _ if !operation.has_root() => vec![None],
+            Root::Rank(rank) => vec![Some(rank)],
+            Root::All => (0..ranks).map(Some).collect(),
+        };
         for dtype in dtypes.iter().copied() {
-            let case = Case { operation, dtype, op: None, root: None };
-            if operation.reduces() {
-                cases.extend(ops.iter().map(|op| Case { op: Some(*op), ..case }));
-            } else if operation.has_root() {
-                let roots = match root {
-                    Root::Rank(rank) => rank..rank + 1,
-                    Root::All => 0..ranks,
-                };
-                cases.extend(roots.map(|root| Case { root: Some(root), ..case }));
-            } else {
-                cases.push(case);
+            for op in ops.iter().copied() {
+                cases.extend(roots.iter().map(|root| Case { operation, dtype, op, root: *root }));
             }
         }
     }
@@ -194,6 +193,9 @@ mod tests {
         assert_eq!(count(Operation::AllReduce, Root::All), 4);
         assert_eq!(count(Operation::Broadcast, Root::All), 6);
         assert_eq!(count(Operation::Broadcast, Root::Rank(2)), 2);
+        assert_eq!(count(Operation::Reduce, Root::All), 12);
+        assert_eq!(count(Operation::ReduceScatter, Root::All), 4);
+        assert_eq!(count(Operation::AllToAll, Root::All), 2);
         assert_eq!(count(Operation::Barrier, Root::All), 1);
         assert_eq!(count(Operation::Sendrecv, Root::All), 2);
     }

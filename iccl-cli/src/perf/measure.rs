@@ -7,8 +7,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::arena::Arena;
 use super::benchmark::{Case, Operation, Streams};
+use super::layout::Layout;
 use super::oracle::Oracle;
-use super::pattern::Pattern;
 use super::team::Team;
 use crate::failure::Result;
 
@@ -101,9 +101,8 @@ impl<'a> Bench<'a> {
     }
 
     fn measure(&mut self, case: &Case, count: u64, in_place: bool) -> Result<Measurement> {
-        let bytes = count * case.dtype.size_bytes() as u64;
-        let receive = self.receive.vector(bytes)?;
-        let send = if in_place { receive.clone() } else { self.send.vector(bytes)? };
+        let layout = self.layout(case, count);
+        let (send, receive) = self.buffers(&layout, in_place)?;
         for _ in 0..self.effort.warmup {
             wait(&self.enqueue(case, &send, &receive, count)?)?;
         }
@@ -127,7 +126,7 @@ impl<'a> Bench<'a> {
             let seen = if case.operation == Operation::Barrier {
                 self.verify_barrier(case)?
             } else {
-                Some(self.verify(case, count, in_place)?)
+                Some(self.verify(&layout, in_place)?)
             };
             self.wrong_here += seen.unwrap_or(0);
             let all = self.team.sum(seen.unwrap_or(0))?;
@@ -146,39 +145,56 @@ impl<'a> Bench<'a> {
         Ok(case.enqueue(self.communicator, &self.streams, send, receive, count)?)
     }
 
-    /// Runs it once on new inputs and poisoned outputs. Gives the wrong elements on this rank.
-    fn verify(&mut self, case: &Case, count: u64, in_place: bool) -> Result<u64> {
-        self.round += 1;
+    fn layout(&self, case: &Case, count: u64) -> Layout {
         let (rank, ranks) = (self.communicator.rank(), self.communicator.ranks());
+        Layout { case: *case, rank, ranks, count }
+    }
+
+    /// Input and output: of a buffer each, or of one.
+    fn buffers(&self, layout: &Layout, is_joint: bool) -> Result<(Buffer, Buffer)> {
+        let bytes = |elements: u64| elements * layout.case.dtype.size_bytes() as u64;
+        let input = bytes(layout.input_elements());
+        let output = bytes(layout.output_elements());
+        if !is_joint {
+            return Ok((self.send.vector(input)?, self.receive.vector(output)?));
+        }
+        let joint = self.receive.vector(bytes(layout.joint_elements()))?;
+        let send = joint.slice(bytes(layout.input_offset()), input)?;
+        Ok((send, joint.slice(bytes(layout.output_offset()), output)?))
+    }
+
+    /// Runs it once on new inputs and poisoned outputs. Gives the wrong elements on this rank.
+    fn verify(&mut self, layout: &Layout, in_place: bool) -> Result<u64> {
+        self.round += 1;
+        let Layout { case, ranks, count, .. } = *layout;
         let oracle = Oracle {
             dtype: case.dtype,
-            task: case.task(rank, ranks),
+            task: case.task(),
             ranks,
             round: self.round,
             wide_sums: self.wide_sums,
         };
-        let element_bytes = case.dtype.size_bytes();
-        let bytes = count * element_bytes as u64;
-        let pattern =
-            |value: &dyn Fn(u64) -> u64| Pattern::new(count as usize, element_bytes, value);
-        let input = pattern(&|place| oracle.input(rank, place));
-        let output = pattern(&|place| oracle.output(place));
-        let is_input = in_place && case.root.is_none_or(|root| root == rank);
-        if is_input {
-            self.receive.write(bytes, &input)?;
+        let images = layout.images(&oracle);
+        let is_joint = in_place && layout.can_be_joint();
+        if is_joint {
+            self.receive.poison(&images.joint)?;
+            let offset = layout.input_offset() * case.dtype.size_bytes() as u64;
+            self.receive.overwrite(offset, &images.input)?;
         } else {
-            self.send.write(bytes, &input)?;
-            self.receive.poison(bytes, &output)?;
+            self.send.write(&images.input)?;
+            if layout.has_output() {
+                self.receive.poison(&images.output)?;
+            } else {
+                self.receive.write(&images.output)?;
+            }
         }
-        let receive = self.receive.vector(bytes)?;
-        let send = if in_place { receive.clone() } else { self.send.vector(bytes)? };
-        wait(&self.enqueue(case, &send, &receive, count)?)?;
-        let mut wrong = self.receive.wrong(bytes, &output, oracle.computed_format())?;
-        if !is_input {
-            // What was sent is as it was.
-            wrong += self.send.wrong(bytes, &input, None)?;
+        let (send, receive) = self.buffers(layout, is_joint)?;
+        wait(&self.enqueue(&case, &send, &receive, count)?)?;
+        if is_joint {
+            return self.receive.wrong(&images.joint);
         }
-        Ok(wrong)
+        // What was sent is as it was.
+        Ok(self.receive.wrong(&images.output)? + self.send.wrong(&images.input)?)
     }
 
     /// One rank, each time another, comes late: nobody may have passed before it came. `None` where

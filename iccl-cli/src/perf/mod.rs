@@ -1,14 +1,17 @@
 //! `iccl perf`: measures collectives and verifies every element.
 //!
 //! [`choices`] reads the command line, [`benchmark`] knows the operations, [`measure`] runs them,
-//! [`table`] shows the rows. Verification: [`oracle`] says what goes in and must come out, [`encode`]
-//! turns exact numbers into bits, [`pattern`] compares, [`arena`] guards. None of it shares code with
-//! the kernels that it judges.
+//! [`table`] shows the rows. Verification: [`oracle`] knows inputs and reductions, [`encode`] turns exact
+//! numbers into bits, [`layout`] says which of them belong where, as an [`image`] of each buffer,
+//! [`pattern`] compares, [`arena`] guards. None of it shares code with the kernels and schedules that it
+//! judges.
 
 mod arena;
 mod benchmark;
 mod choices;
 mod encode;
+mod image;
+mod layout;
 mod measure;
 mod oracle;
 mod pattern;
@@ -42,6 +45,7 @@ Examples:
   iccl perf all_reduce -n 4 -b 8 -e 64M -f 2 --dtype bf16 --op avg
   iccl perf all_reduce -n 4 --dtype all --op all -b 1M -e 1M
   iccl perf broadcast -n 3 --root all -b 1 -e 64 -i 1 --dtype u8
+  iccl perf all_to_all -n 4 -e 1M          a size is that of a rank's whole vector, all blocks
   iccl perf all -n 4                       every collective, type and op, on three sizes
   iccl perf all_reduce -n 4 --hosts 2      as if on two hosts
   mpirun -n 4 iccl perf all_reduce         the ranks that a launcher started
@@ -86,7 +90,7 @@ pub(crate) struct Arguments {
     /// Reduction operations: a list of sum, prod, min, max, avg, or all [default: sum; all for `all`].
     #[arg(short = 'o', long, value_name = "LIST", value_delimiter = ',')]
     op: Vec<String>,
-    /// The root of a broadcast: a rank, or all in turn.
+    /// The root of a reduce, broadcast, gather or scatter: a rank, or all in turn.
     #[arg(short = 'r', long, value_name = "RANK", default_value = "0")]
     root: Root,
     /// Measured iterations [default: 20; 3 for `all`].
@@ -119,14 +123,16 @@ enum Which {
 
 impl ValueEnum for Which {
     fn value_variants<'a>() -> &'a [Self] {
-        const VARIANTS: &[Which] = &[
-            Which::One(Operation::AllReduce),
-            Which::One(Operation::Broadcast),
-            Which::One(Operation::Barrier),
-            Which::One(Operation::Sendrecv),
-            Which::All,
-        ];
-        VARIANTS
+        const VARIANTS: [Which; Operation::ALL.len() + 1] = {
+            let mut all = [Which::All; Operation::ALL.len() + 1];
+            let mut place = 0;
+            while place < Operation::ALL.len() {
+                all[place] = Which::One(Operation::ALL[place]);
+                place += 1;
+            }
+            all
+        };
+        &VARIANTS
     }
 
     fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
@@ -306,7 +312,9 @@ impl Run<'_> {
         if !case.operation.moves_elements() {
             return vec![0];
         }
-        self.request.sizes.counts(case.dtype.size_bytes() as u64)
+        let element_bytes = case.dtype.size_bytes() as u64;
+        let ranks = self.communicator.ranks();
+        self.request.sizes.counts(case.operation.size_bytes(ranks, 1, element_bytes))
     }
 
     /// Measures a row, or says why it cannot be. What is not supported is so on every rank.

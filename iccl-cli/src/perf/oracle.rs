@@ -20,10 +20,10 @@ use super::encode::{Bits, Format, widen, wrap};
 /// What is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Task {
-    /// Every rank gets the reduction.
+    /// The reduction of all ranks' elements.
     Reduce(RedOp),
-    /// The elements of a rank arrive as they are.
-    Move { from: u32 },
+    /// Nothing: elements arrive as they are.
+    Move,
 }
 
 /// Makes inputs and results.
@@ -73,17 +73,14 @@ impl Oracle {
     /// The input of `rank` at a place.
     pub(super) fn input(&self, rank: u32, place: u64) -> Bits {
         match self.task {
-            Task::Move { .. } => wrap(self.dtype, i128::from(self.random(rank, place))),
+            Task::Move => wrap(self.dtype, i128::from(self.random(rank, place))),
             Task::Reduce(op) => self.bits(self.number(op, rank, place)),
         }
     }
 
-    /// What has to come out at a place.
-    pub(super) fn output(&self, place: u64) -> Bits {
-        let op = match self.task {
-            Task::Move { from } => return self.input(from, place),
-            Task::Reduce(op) => op,
-        };
+    /// What the inputs of all ranks at a place are reduced to, if the task reduces.
+    pub(super) fn reduction(&self, place: u64) -> Bits {
+        let Task::Reduce(op) = self.task else { return 0 };
         let numbers = (0..self.ranks).map(|rank| self.number(op, rank, place));
         if self.ranks == 1 {
             return numbers.map(|number| self.bits(number)).next().unwrap_or_default();
@@ -98,7 +95,7 @@ impl Oracle {
     pub(super) fn computed_format(&self) -> Option<Format> {
         match self.task {
             Task::Reduce(_) => Format::of(self.dtype),
-            Task::Move { .. } => None,
+            Task::Move => None,
         }
     }
 
@@ -308,7 +305,7 @@ mod tests {
                     let total = order.iter().fold(0.0, |total, value| total + value);
                     assert_eq!(
                         u64::from((total + 0.0_f32).to_bits()),
-                        sum.output(place),
+                        sum.reduction(place),
                         "{inputs:?}"
                     );
                 }
@@ -316,12 +313,12 @@ mod tests {
                 let wide: f64 =
                     (0..ranks).map(|rank| f64::from(f32_of(mean.input(rank, place)))).sum();
                 let expected = (wide / f64::from(ranks)) as f32 + 0.0;
-                assert_eq!(u64::from(expected.to_bits()), mean.output(place));
+                assert_eq!(u64::from(expected.to_bits()), mean.reduction(place));
                 assert!(expected.is_finite());
                 let sum = oracle(DataType::F64, RedOp::Sum, ranks);
                 let total: f64 =
                     (0..ranks).rev().map(|rank| f64::from_bits(sum.input(rank, place))).sum();
-                assert_eq!((total + 0.0).to_bits(), sum.output(place));
+                assert_eq!((total + 0.0).to_bits(), sum.reduction(place));
             }
         }
     }
@@ -337,10 +334,10 @@ mod tests {
                 let product: f32 = inputs(RedOp::Prod).product();
                 assert_eq!(
                     u64::from(product.to_bits()),
-                    oracle(DataType::F32, RedOp::Prod, ranks).output(place)
+                    oracle(DataType::F32, RedOp::Prod, ranks).reduction(place)
                 );
                 let values: Vec<f32> = inputs(RedOp::Min).collect();
-                let expected = f32_of(oracle(DataType::F32, RedOp::Min, ranks).output(place));
+                let expected = f32_of(oracle(DataType::F32, RedOp::Min, ranks).reduction(place));
                 if values.iter().any(|value| value.is_nan()) {
                     assert!(expected.is_nan(), "{values:?}");
                 } else {
@@ -348,7 +345,7 @@ mod tests {
                     assert_eq!(smallest.map(f32::to_bits), Some(expected.to_bits()), "{values:?}");
                 }
                 let values: Vec<f32> = inputs(RedOp::Max).collect();
-                let expected = f32_of(oracle(DataType::F32, RedOp::Max, ranks).output(place));
+                let expected = f32_of(oracle(DataType::F32, RedOp::Max, ranks).reduction(place));
                 if values.iter().all(|value| !value.is_nan()) {
                     let largest = values.iter().copied().max_by(f32::total_cmp);
                     assert_eq!(largest.map(f32::to_bits), Some(expected.to_bits()), "{values:?}");
@@ -365,9 +362,9 @@ mod tests {
         for place in 0..PLACES {
             let bytes: Vec<i8> = (0..4).map(|rank| sum.input(rank, place) as i8).collect();
             let wrapped = bytes.iter().fold(0_i8, |total, value| total.wrapping_add(*value));
-            assert_eq!(sum.output(place) as i8, wrapped);
+            assert_eq!(sum.reduction(place) as i8, wrapped);
             let total: i32 = bytes.iter().map(|value| i32::from(*value)).sum();
-            assert_eq!(i32::from(mean.output(place) as i8), total / 4);
+            assert_eq!(i32::from(mean.reduction(place) as i8), total / 4);
             saw_negative_fraction |= total < 0 && total % 4 != 0;
         }
         assert!(saw_negative_fraction, "truncation was not put to the test");
@@ -403,8 +400,8 @@ mod tests {
             let mean = oracle(dtype, RedOp::Avg, 4);
             let mut overflowing = 0;
             for place in 0..PLACES {
-                assert!(!format.is_nan(mean.output(place)), "{dtype} {place}");
-                assert_ne!(mean.output(place) & !format.zero(true), format.infinity(false));
+                assert!(!format.is_nan(mean.reduction(place)), "{dtype} {place}");
+                assert_ne!(mean.reduction(place) & !format.zero(true), format.infinity(false));
                 let sum = (0..4).fold((0_i128, 0), |(sum, _), rank| {
                     match mean.number(RedOp::Avg, rank, place) {
                         Number::Finite { significand, exponent } => {
@@ -423,13 +420,8 @@ mod tests {
     #[test]
     fn inputs_differ_by_rank_place_and_round() {
         for dtype in DataType::ALL {
-            let here = Oracle {
-                dtype: *dtype,
-                task: Task::Move { from: 2 },
-                ranks: 4,
-                round: 1,
-                wide_sums: true,
-            };
+            let here =
+                Oracle { dtype: *dtype, task: Task::Move, ranks: 4, round: 1, wide_sums: true };
             let later = Oracle { round: 2, ..here };
             let same = |a: &dyn Fn(u64) -> Bits, b: &dyn Fn(u64) -> Bits| {
                 (0..PLACES).filter(|place| a(*place) == b(*place)).count()
@@ -437,7 +429,6 @@ mod tests {
             assert!(same(&|place| here.input(0, place), &|place| here.input(1, place)) < 16);
             assert!(same(&|place| here.input(0, place), &|place| here.input(0, place + 1)) < 16);
             assert!(same(&|place| here.input(0, place), &|place| later.input(0, place)) < 16);
-            assert_eq!(here.output(5), here.input(2, 5));
         }
     }
 }

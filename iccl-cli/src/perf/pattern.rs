@@ -33,14 +33,27 @@ impl Pattern {
         Self { element_bytes, twice, period, elements }
     }
 
-    /// The vector in pieces: the offset of each in bytes, and its bytes.
-    pub(super) fn pieces(&self) -> impl Iterator<Item = (u64, &[u8])> {
-        (0..self.elements.div_ceil(self.period)).map(|repetition| {
-            let first = repetition * self.period;
-            let count = self.period.min(self.elements - first);
-            let start = (repetition % self.period) * STEP % self.period * self.element_bytes;
+    pub(super) fn element_bytes(&self) -> usize {
+        self.element_bytes
+    }
+
+    /// `elements` elements from `first` on, in pieces: the offset of each from there in bytes, and its
+    /// bytes.
+    pub(super) fn pieces(
+        &self,
+        first: usize,
+        elements: usize,
+    ) -> impl Iterator<Item = (u64, &[u8])> {
+        let end = first + elements;
+        debug_assert!(end <= self.elements, "no more than there is");
+        (first / self.period..end.div_ceil(self.period)).map(move |repetition| {
+            let begins_at = repetition * self.period;
+            let from = begins_at.max(first);
+            let count = (begins_at + self.period).min(end) - from;
+            let rotation = (repetition % self.period) * STEP % self.period;
+            let start = (rotation + from - begins_at) * self.element_bytes;
             let bytes = &self.twice[start..start + count * self.element_bytes];
-            ((first * self.element_bytes) as u64, bytes)
+            (((from - first) * self.element_bytes) as u64, bytes)
         })
     }
 
@@ -72,7 +85,7 @@ mod tests {
 
     fn vector(pattern: &Pattern) -> Vec<u8> {
         let mut bytes = Vec::new();
-        for (offset, piece) in pattern.pieces() {
+        for (offset, piece) in pattern.pieces(0, pattern.elements) {
             assert_eq!(offset, bytes.len() as u64);
             bytes.extend_from_slice(piece);
         }
@@ -81,7 +94,7 @@ mod tests {
 
     fn wrong(pattern: &Pattern, found: &[u8]) -> u64 {
         pattern
-            .pieces()
+            .pieces(0, pattern.elements)
             .map(|(offset, piece)| {
                 let at = offset as usize;
                 pattern.wrong(piece, &found[at..at + piece.len()], None)
@@ -100,6 +113,23 @@ mod tests {
         for elements in [0, 1, 7, PERIOD, PERIOD + 1, 3 * PERIOD - 1] {
             let pattern = Pattern::new(elements, 2, |place| place);
             assert_eq!(vector(&pattern).len(), elements * 2, "{elements}");
+        }
+    }
+
+    #[test]
+    fn a_slice_is_that_of_the_vector() {
+        let pattern = pattern();
+        let whole = vector(&pattern);
+        let most = ELEMENTS - PERIOD;
+        for (first, elements) in
+            [(0, 0), (5, 0), (1, 3), (PERIOD - 1, 2), (PERIOD, PERIOD), (7, most), (ELEMENTS, 0)]
+        {
+            let mut bytes = Vec::new();
+            for (offset, piece) in pattern.pieces(first, elements) {
+                assert_eq!(offset, bytes.len() as u64);
+                bytes.extend_from_slice(piece);
+            }
+            assert_eq!(bytes, whole[first * 4..(first + elements) * 4], "{first} {elements}");
         }
     }
 
@@ -132,7 +162,7 @@ mod tests {
         let format = Format::of(DataType::F16);
         let pattern = Pattern::new(2, 2, |_| 0x7e00);
         let found = [0x01, 0xfe, 0x00, 0x7c];
-        let (_, expected) = pattern.pieces().next().expect("a piece");
+        let (_, expected) = pattern.pieces(0, 2).next().expect("a piece");
         assert_eq!(pattern.wrong(expected, &found, format), 1, "infinity is no NaN");
         assert_eq!(pattern.wrong(expected, &found, None), 2);
     }

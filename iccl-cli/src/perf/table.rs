@@ -63,7 +63,8 @@ impl Row {
         algorithm: Option<&'static str>,
         (out_of_place, in_place): (Option<Measurement>, Option<Measurement>),
     ) -> Self {
-        let size_bytes = count * case.dtype.size_bytes() as u64;
+        let element_bytes = case.dtype.size_bytes() as u64;
+        let size_bytes = case.operation.size_bytes(ranks, count, element_bytes);
         let figures = |one: Option<Measurement>| {
             one.map(|measurement| Figures::new(case, ranks, size_bytes, measurement))
         };
