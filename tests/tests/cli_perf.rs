@@ -48,7 +48,18 @@ fn the_mean_over_four_ranks_is_right_for_every_type() {
 #[test]
 fn all_of_it_on_three_ranks() {
     let rows = right_rows(&perf(&["all", "-n", "3", "-b", "6", "-e", "600", "-f", "10", "--json"]));
-    for collective in ["all_reduce", "broadcast", "barrier", "sendrecv"] {
+    for collective in [
+        "all_reduce",
+        "reduce",
+        "broadcast",
+        "all_gather",
+        "reduce_scatter",
+        "gather",
+        "scatter",
+        "all_to_all",
+        "barrier",
+        "sendrecv",
+    ] {
         assert!(rows.iter().any(|row| row["collective"] == collective), "{collective}");
     }
     // Moves take 8-bit floats, reductions say that they do not.
