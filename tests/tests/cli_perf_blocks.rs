@@ -93,3 +93,22 @@ fn sizes_and_factors_are_those_of_nccl_tests() {
     let rows = right_rows(&["alltoall", "-b", "1207", "-e", "1207"], &["-n", "3"]);
     assert_eq!((&rows[0]["size_bytes"], &rows[0]["count"]), (&1200.into(), &100.into()));
 }
+
+#[test]
+fn every_algorithm_of_gathers_and_reductions_is_right() {
+    for (collective, algorithms) in [
+        ("all_gather", &["direct", "ring", "bruck"][..]),
+        ("reduce", &["direct", "owner", "binomial"]),
+        ("reduce_scatter", &["direct", "ring"]),
+    ] {
+        for algorithm in algorithms {
+            let forced = format!("algorithm={collective}={algorithm}");
+            let case = ["--set", &forced, "--dtype", "u8,f64", "--op", "sum"];
+            let sizes = ["-b", "0", "-e", "200K", "-i", "66K", "--root", "2"];
+            for hosts in LAYOUTS {
+                let rows = right_rows(&[&[collective][..], &case, &sizes].concat(), hosts);
+                assert!(rows.iter().all(|row| row["algorithm"] == *algorithm), "{rows:?}");
+            }
+        }
+    }
+}
