@@ -60,6 +60,10 @@ pub(crate) fn show(context: &Context, arguments: &Arguments) -> Result {
         |file| file.display().to_string(),
     );
     print::text(&format!("# {file}\n"))?;
+    if settings.is_empty() {
+        print::text("# nothing is set; every setting has its default\n")?;
+        return Ok(Outcome::Right);
+    }
     let is_verbose = context.is_verbose();
     let rows = settings.iter().map(|entry| {
         let mut row = vec![
@@ -90,7 +94,9 @@ fn is_under(key: &str, section: &str) -> bool {
 
 fn unknown(key: &str) -> Failure {
     let failure = Failure::usage(format!("there is no setting and no section {key}"));
-    match nearest(key, SETTINGS.iter().map(|setting| setting.key)) {
+    let keys = || SETTINGS.iter().map(|setting| setting.key);
+    let sections = keys().filter_map(|key| key.split_once('.')).map(|(section, _)| section);
+    match nearest(key, keys().chain(sections)) {
         Some(near) => failure.with_hint(format!("did you mean {near}?")),
         None => failure.with_hint("`iccl config` shows all"),
     }

@@ -321,6 +321,7 @@ fn a_named_file_that_cannot_be_read_says_who_named_it() {
 #[test]
 fn unknown_variables_are_warned_of_and_empty_ones_are_not_set() {
     let config = load_environment([
+        ("ICCL_FOO", "1"),
         ("ICCL_OP_TIMEOT", "1s"),
         ("ICCL_SOMETHING_ELSE", "1"),
         ("ICCL_RANK", ""),
@@ -331,6 +332,7 @@ fn unknown_variables_are_warned_of_and_empty_ones_are_not_set() {
     assert_eq!(
         config.warnings(),
         [
+            "environment variable ICCL_FOO is not known and has no effect",
             "environment variable ICCL_OP_TIMEOT is not known and has no effect; did you mean \
              ICCL_OP_TIMEOUT?",
             "environment variable ICCL_SOMETHING_ELSE is not known and has no effect",

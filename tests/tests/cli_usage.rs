@@ -67,6 +67,8 @@ fn a_mistyped_setting_names_the_nearest() {
     );
     let key = ran(&["config", "engine.spim"]);
     assert!(key.err.contains("hint: did you mean engine.spin?"), "{}", key.err);
+    let section = ran(&["config", "engin"]);
+    assert!(section.err.contains("hint: did you mean engine?"), "{}", section.err);
 }
 
 #[test]

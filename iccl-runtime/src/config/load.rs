@@ -214,8 +214,10 @@ impl Loader<'_> {
             if known().any(|variable| variable == name) {
                 continue;
             }
-            let hint = nearest(name, known())
-                .map_or_else(String::new, |near| format!("; did you mean {near}?"));
+            // All share the prefix, so it must not count as likeness.
+            let bare = |name: &'static str| name.trim_start_matches("ICCL_");
+            let hint = nearest(name.trim_start_matches("ICCL_"), known().map(bare))
+                .map_or_else(String::new, |near| format!("; did you mean ICCL_{near}?"));
             self.config
                 .origins
                 .warnings
