@@ -26,6 +26,14 @@ fn ran_with(folder: &Path, arguments: &[&str]) -> Ran {
 }
 
 #[test]
+fn a_dry_plan_is_the_same_on_every_call() {
+    let folder = folder_without(&[]);
+    let first = ran_with(folder.path(), &["plan", "-n", "2", "--json"]);
+    let second = ran_with(folder.path(), &["plan", "-n", "2", "--json"]);
+    assert_eq!(first.json(), second.json());
+}
+
+#[test]
 fn a_transport_that_is_switched_off_is_called_so() {
     let folder = folder_without(&[]);
     for setting in ["transport.enabled=[\"tcp\"]", "plugins.disable=[\"transport-shm\"]"] {

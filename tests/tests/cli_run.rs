@@ -120,6 +120,27 @@ fn many_ranks_that_write_at_once_do_not_mix_lines() {
 }
 
 #[test]
+fn when_nobody_reads_any_more_the_job_ends() {
+    let mut command = iccl(&["run", "-n", "2", "--", "yes"]);
+    let mut job = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("started");
+    let mut first = String::new();
+    let mut output = BufReader::new(job.stdout.take().expect("its output"));
+    output.read_line(&mut first).expect("a line");
+    assert!(first == "[0] y\n" || first == "[1] y\n", "{first}");
+    drop(output);
+    let started = Instant::now();
+    let status = loop {
+        if let Some(status) = job.try_wait().expect("its status") {
+            break status;
+        }
+        assert!(started.elapsed() < Duration::from_secs(60), "it writes to nobody for ever");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    // As a shell says it of a program that SIGPIPE ended.
+    assert_eq!(status.code(), Some(128 + 13));
+}
+
+#[test]
 fn lines_can_be_had_as_they_are() {
     let ran = run_to_end(&mut iccl(&["run", "-n", "2", "--no-prefix", "--", "echo", "plain"]));
     assert_eq!(ran.out, "plain\nplain\n", "{}", ran.all());

@@ -43,6 +43,8 @@ impl Write for Kept {
 }
 
 /// Reads `source` on a thread of its own and writes its lines to `sink`, `prefix` in front of each.
+/// When nobody reads the sink any more, `source` is closed, so that the rank learns of it as the
+/// writer of any pipe does.
 pub(super) fn forward(
     mut source: impl Read + Send + 'static,
     sink: Sink,
@@ -54,12 +56,17 @@ pub(super) fn forward(
         loop {
             match source.read(&mut piece) {
                 Ok(0) => break,
-                Ok(count) => lines.take(&piece[..count], &sink),
+                Ok(count) => {
+                    if lines.take(&piece[..count], &sink).is_err() {
+                        return;
+                    }
+                }
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(_) => break,
             }
         }
-        lines.end(&sink);
+        // The rank has ended; that nobody reads its last words is all there is to say.
+        let _ = lines.end(&sink);
     })
 }
 
@@ -70,7 +77,7 @@ struct Lines {
 }
 
 impl Lines {
-    fn take(&mut self, bytes: &[u8], sink: &Sink) {
+    fn take(&mut self, bytes: &[u8], sink: &Sink) -> std::io::Result<()> {
         let mut ready = Vec::new();
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             self.partial.extend_from_slice(part);
@@ -83,23 +90,20 @@ impl Lines {
                 ready.push(b'\n');
             }
         }
-        put(&ready, sink);
+        put(&ready, sink)
     }
 
-    fn end(&mut self, sink: &Sink) {
-        if !self.partial.is_empty() {
-            self.take(b"\n", sink);
-        }
+    fn end(&mut self, sink: &Sink) -> std::io::Result<()> {
+        if self.partial.is_empty() { Ok(()) } else { self.take(b"\n", sink) }
     }
 }
 
-fn put(bytes: &[u8], sink: &Sink) {
+fn put(bytes: &[u8], sink: &Sink) -> std::io::Result<()> {
     if bytes.is_empty() {
-        return;
+        return Ok(());
     }
     let mut sink = sink.lock().unwrap_or_else(PoisonError::into_inner);
-    // A reader that went away is no reason to stop the ranks; they go on unheard.
-    let _ = sink.write_all(bytes).and_then(|()| sink.flush());
+    sink.write_all(bytes).and_then(|()| sink.flush())
 }
 
 #[cfg(test)]
@@ -111,9 +115,9 @@ mod tests {
         let sink: Sink = Arc::new(Mutex::new(kept.clone()));
         let mut lines = Lines { prefix: b"[3] ".to_vec(), partial: Vec::new() };
         for piece in pieces {
-            lines.take(piece, &sink);
+            lines.take(piece, &sink).expect("memory takes everything");
         }
-        lines.end(&sink);
+        lines.end(&sink).expect("memory takes everything");
         String::from_utf8_lossy(&kept.take()).into_owned()
     }
 
