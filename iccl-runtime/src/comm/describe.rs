@@ -57,7 +57,12 @@ pub(super) fn describe(
             Ok(text)
         })
         .collect::<Result<Vec<_>>>()?;
-    transports.extend(plugins.switched_off_transports().map(switched_off));
+    for transport in plugins.switched_off_transports().map(switched_off) {
+        // A plugin may be there twice: linked into the program, and in a folder.
+        if transports.iter().all(|known| known.name != transport.name) {
+            transports.push(transport);
+        }
+    }
     let mut memory_kinds = MemoryKind::Host.mask() | MemoryKind::PinnedHost.mask();
     if facts.capabilities.host_accessible == 0 {
         memory_kinds |= MemoryKind::Device.mask();
