@@ -12,7 +12,7 @@ use super::communicator::{Communicator, CommunicatorParts};
 use super::control::Control;
 use super::describe::describe;
 use super::runtime::RuntimeInner;
-use crate::bootstrap::{Bootstrap, InterfaceChoice, JoinOptions, Rendezvous};
+use crate::bootstrap::{Bootstrap, InterfaceChoice, JoinOptions, Notice, Rendezvous};
 use crate::config::OnDegrade;
 use crate::engine::PluginDomain;
 use crate::engine::domain::Domain;
@@ -30,6 +30,9 @@ const EVIDENCE_TAG: u32 = u32::from_le_bytes(*b"evid");
 /// How long to let the transports alone while ranks exchange what they know.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(2);
+
+/// How long the news of a lost rank may take.
+const NEWS: Duration = Duration::from_millis(700);
 
 /// The open transports.
 type Domains = Vec<Box<dyn Domain>>;
@@ -49,6 +52,7 @@ pub(super) fn initialise(runtime: &Arc<RuntimeInner>, joining: &Joining) -> Resu
     match initialisation.agree() {
         Ok(agreed) => initialisation.start(agreed),
         Err(error) => {
+            let error = initialisation.true_cause(error);
             initialisation.tell(&error);
             Err(error)
         }
@@ -99,6 +103,25 @@ impl<'a> Initialisation<'a> {
         let id = u64::from_le_bytes(std::array::from_fn(|at| key.expose()[at]));
         // 0 means "every communicator" in notices.
         Ok(Self { runtime, joining, bootstrap, id: id.max(1), deadline, settings })
+    }
+
+    /// A rank that dies while others try its memory leaves links without a way; the news of its death
+    /// comes a moment later, and is what counts.
+    fn true_cause(&self, error: Error) -> Error {
+        if error.kind() != ErrorKind::PlanUnsatisfiable {
+            return error;
+        }
+        let until = Instant::now() + NEWS;
+        loop {
+            let lost = |notice: &Notice| notice.kind == ErrorKind::PeerLost;
+            if let Some(notice) = self.bootstrap.notices().into_iter().find(lost) {
+                return notice.to_error();
+            }
+            if Instant::now() >= until {
+                return error;
+            }
+            std::thread::sleep(LONGEST_PAUSE);
+        }
     }
 
     /// Everything up to the plan.
