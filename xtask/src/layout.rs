@@ -9,6 +9,9 @@ use crate::run::{Failure, cargo, run, workspace};
 /// What a plugin's package is named before the plugin's own name.
 const PLUGIN_PREFIX: &str = "iccl-plugin-";
 
+/// The program in which plugins are run first.
+const PROBE: &str = "iccl-plugin-probe";
+
 /// Where a profile's files lie.
 pub(crate) fn folder(profile: &str) -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR")
@@ -27,12 +30,18 @@ pub(crate) fn build(profile: &str) -> Result<(), Failure> {
     fs::create_dir_all(&plugins).map_err(|error| failed(&plugins, &error))?;
     let private = fs::Permissions::from_mode(0o755);
     fs::set_permissions(&plugins, private.clone()).map_err(|error| failed(&plugins, &error))?;
+    // The program in which plugins are run first lies beside `iccl` already; programs that embed the
+    // runtime find it here.
+    let mut shipped = vec![(PROBE.to_owned(), PROBE.to_owned())];
     for name in plugin_names()? {
         let library = format!("lib{}.so", format!("{PLUGIN_PREFIX}{name}").replace('-', "_"));
-        let place = plugins.join(format!("libiccl_{name}.so"));
+        shipped.push((library, format!("libiccl_{name}.so")));
+    }
+    for (built, name) in shipped {
+        let place = plugins.join(&name);
         // Put there in one move: a process that looks meanwhile sees the old file or the new one.
-        let beside = plugins.join(format!(".libiccl_{name}.so.new"));
-        fs::copy(folder.join(&library), &beside)
+        let beside = plugins.join(format!(".{name}.new"));
+        fs::copy(folder.join(&built), &beside)
             .and_then(|_| fs::set_permissions(&beside, private.clone()))
             .and_then(|()| fs::rename(&beside, &place))
             .map_err(|error| failed(&place, &error))?;
