@@ -1,17 +1,68 @@
-//! Collectives whose blocks are all as long, and reduce: each on buffers, and on memory that iccl does
-//! not own.
+//! Collectives whose blocks are all as long, and the barrier: each on buffers, and on memory that iccl
+//! does not own. What the arguments mean is told once for both forms, in [`Call`].
 
 use std::ffi::c_void;
 
-use iccl_plugin_api::{Collective, DataType, RedOp};
+use iccl_plugin_api::DataType;
 
 use super::buffer::Buffer;
-use super::communicator::{Call, Communicator, Operand};
+use super::call::Call;
+use super::communicator::Communicator;
 use super::handle::Handle;
+use super::reduction::Reduction;
 use super::stream::Stream;
 use crate::Result;
 
 impl Communicator {
+    /// Every rank gets the reduction of all ranks' `send`: `count` elements of `dtype`.
+    ///
+    /// Sums of 8- and 16-bit floats are accumulated in f32 and rounded once; integers wrap; a NaN on
+    /// any rank makes minimum and maximum NaN; AVG divides the sum, in a wider form, by the number of
+    /// ranks, and truncates towards zero for integers. All ranks get the same bits.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for buffers that are too small or overlap; `NotSupported` for a dtype and
+    /// op that cannot be reduced; the error that ended the communicator.
+    pub fn all_reduce(
+        &self,
+        send: &Buffer,
+        receive: &Buffer,
+        count: u64,
+        dtype: DataType,
+        op: impl Into<Reduction>,
+        stream: &Stream,
+    ) -> Result<Handle> {
+        self.call_on_buffers(
+            Call::all_reduce(count, dtype, op.into()),
+            Some(send),
+            Some(receive),
+            stream,
+        )
+    }
+
+    /// As [`Communicator::all_reduce`], on memory that iccl does not own.
+    ///
+    /// # Safety
+    /// Both are memory of the communicator's device for `count` elements that stays valid, and is
+    /// used by nobody else in a conflicting way, until the operation is over.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub unsafe fn all_reduce_raw(
+        &self,
+        send: *const c_void,
+        receive: *mut c_void,
+        count: u64,
+        dtype: DataType,
+        op: impl Into<Reduction>,
+        stream: &Stream,
+    ) -> Result<Handle> {
+        // SAFETY: the caller promises it.
+        unsafe {
+            self.call_on_memory(Call::all_reduce(count, dtype, op.into()), send, receive, stream)
+        }
+    }
+
     /// The root gets the reduction of all ranks' `send`: `count` elements of `dtype`, by the rules of
     /// [`Communicator::all_reduce`]. On other ranks `receive` is not looked at and may be `None`.
     /// In place on the root: both the same.
@@ -25,16 +76,16 @@ impl Communicator {
         receive: Option<&Buffer>,
         count: u64,
         dtype: DataType,
-        op: RedOp,
+        op: impl Into<Reduction>,
         root: u32,
         stream: &Stream,
     ) -> Result<Handle> {
-        let send = self.operand(send)?;
-        let receive = self.operand_on(root, receive)?;
-        let collective = Collective::Reduce;
-        let call = Call { collective, dtype, op, count, root, send, receive, stream };
-        // SAFETY: operands made of buffers are kept alive by the operation.
-        unsafe { self.call(call) }
+        self.call_on_buffers(
+            Call::reduce(count, dtype, op.into(), root),
+            Some(send),
+            receive,
+            stream,
+        )
     }
 
     /// As [`Communicator::reduce`], on memory that iccl does not own.
@@ -52,16 +103,50 @@ impl Communicator {
         receive: *mut c_void,
         count: u64,
         dtype: DataType,
-        op: RedOp,
+        op: impl Into<Reduction>,
         root: u32,
         stream: &Stream,
     ) -> Result<Handle> {
-        let send = Operand::raw(send.cast_mut());
-        let receive = self.raw_on(root, receive);
-        let collective = Collective::Reduce;
-        let call = Call { collective, dtype, op, count, root, send, receive, stream };
         // SAFETY: the caller promises it.
-        unsafe { self.call(call) }
+        unsafe {
+            self.call_on_memory(Call::reduce(count, dtype, op.into(), root), send, receive, stream)
+        }
+    }
+
+    /// Every rank gets the root's `send`. On other ranks `send` is not looked at and may be `None`.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]; `InvalidArgument` for a root that is no rank.
+    pub fn broadcast(
+        &self,
+        send: Option<&Buffer>,
+        receive: &Buffer,
+        count: u64,
+        dtype: DataType,
+        root: u32,
+        stream: &Stream,
+    ) -> Result<Handle> {
+        self.call_on_buffers(Call::broadcast(count, dtype, root), send, Some(receive), stream)
+    }
+
+    /// As [`Communicator::broadcast`], on memory that iccl does not own.
+    ///
+    /// # Safety
+    /// As [`Communicator::all_reduce_raw`]; `send` may be null except on the root.
+    ///
+    /// # Errors
+    /// As [`Communicator::broadcast`].
+    pub unsafe fn broadcast_raw(
+        &self,
+        send: *const c_void,
+        receive: *mut c_void,
+        count: u64,
+        dtype: DataType,
+        root: u32,
+        stream: &Stream,
+    ) -> Result<Handle> {
+        // SAFETY: the caller promises it.
+        unsafe { self.call_on_memory(Call::broadcast(count, dtype, root), send, receive, stream) }
     }
 
     /// Every rank gets all ranks' `send`, `count` elements each, one after the other: `receive` holds
@@ -78,13 +163,7 @@ impl Communicator {
         dtype: DataType,
         stream: &Stream,
     ) -> Result<Handle> {
-        let send = self.operand(send)?;
-        let receive = self.operand(receive)?;
-        let collective = Collective::AllGather;
-        let call =
-            Call { collective, dtype, op: RedOp::Sum, count, root: 0, send, receive, stream };
-        // SAFETY: operands made of buffers are kept alive by the operation.
-        unsafe { self.call(call) }
+        self.call_on_buffers(Call::all_gather(count, dtype), Some(send), Some(receive), stream)
     }
 
     /// As [`Communicator::all_gather`], on memory that iccl does not own.
@@ -102,13 +181,8 @@ impl Communicator {
         dtype: DataType,
         stream: &Stream,
     ) -> Result<Handle> {
-        let send = Operand::raw(send.cast_mut());
-        let receive = Operand::raw(receive);
-        let collective = Collective::AllGather;
-        let call =
-            Call { collective, dtype, op: RedOp::Sum, count, root: 0, send, receive, stream };
         // SAFETY: the caller promises it.
-        unsafe { self.call(call) }
+        unsafe { self.call_on_memory(Call::all_gather(count, dtype), send, receive, stream) }
     }
 
     /// Every rank gets its block of the reduction of all ranks' `send`, by the rules of
@@ -125,15 +199,15 @@ impl Communicator {
         receive: &Buffer,
         count: u64,
         dtype: DataType,
-        op: RedOp,
+        op: impl Into<Reduction>,
         stream: &Stream,
     ) -> Result<Handle> {
-        let send = self.operand(send)?;
-        let receive = self.operand(receive)?;
-        let collective = Collective::ReduceScatter;
-        let call = Call { collective, dtype, op, count, root: 0, send, receive, stream };
-        // SAFETY: operands made of buffers are kept alive by the operation.
-        unsafe { self.call(call) }
+        self.call_on_buffers(
+            Call::reduce_scatter(count, dtype, op.into()),
+            Some(send),
+            Some(receive),
+            stream,
+        )
     }
 
     /// As [`Communicator::reduce_scatter`], on memory that iccl does not own.
@@ -149,15 +223,18 @@ impl Communicator {
         receive: *mut c_void,
         count: u64,
         dtype: DataType,
-        op: RedOp,
+        op: impl Into<Reduction>,
         stream: &Stream,
     ) -> Result<Handle> {
-        let send = Operand::raw(send.cast_mut());
-        let receive = Operand::raw(receive);
-        let collective = Collective::ReduceScatter;
-        let call = Call { collective, dtype, op, count, root: 0, send, receive, stream };
         // SAFETY: the caller promises it.
-        unsafe { self.call(call) }
+        unsafe {
+            self.call_on_memory(
+                Call::reduce_scatter(count, dtype, op.into()),
+                send,
+                receive,
+                stream,
+            )
+        }
     }
 
     /// The root gets all ranks' `send`, `count` elements each, one after the other: its `receive` holds
@@ -175,12 +252,7 @@ impl Communicator {
         root: u32,
         stream: &Stream,
     ) -> Result<Handle> {
-        let send = self.operand(send)?;
-        let receive = self.operand_on(root, receive)?;
-        let collective = Collective::Gather;
-        let call = Call { collective, dtype, op: RedOp::Sum, count, root, send, receive, stream };
-        // SAFETY: operands made of buffers are kept alive by the operation.
-        unsafe { self.call(call) }
+        self.call_on_buffers(Call::gather(count, dtype, root), Some(send), receive, stream)
     }
 
     /// As [`Communicator::gather`], on memory that iccl does not own.
@@ -200,12 +272,8 @@ impl Communicator {
         root: u32,
         stream: &Stream,
     ) -> Result<Handle> {
-        let send = Operand::raw(send.cast_mut());
-        let receive = self.raw_on(root, receive);
-        let collective = Collective::Gather;
-        let call = Call { collective, dtype, op: RedOp::Sum, count, root, send, receive, stream };
         // SAFETY: the caller promises it.
-        unsafe { self.call(call) }
+        unsafe { self.call_on_memory(Call::gather(count, dtype, root), send, receive, stream) }
     }
 
     /// Every rank gets its block, `count` elements, of the root's `send`, which holds ranks · count
@@ -223,12 +291,7 @@ impl Communicator {
         root: u32,
         stream: &Stream,
     ) -> Result<Handle> {
-        let send = self.operand_on(root, send)?;
-        let receive = self.operand(receive)?;
-        let collective = Collective::Scatter;
-        let call = Call { collective, dtype, op: RedOp::Sum, count, root, send, receive, stream };
-        // SAFETY: operands made of buffers are kept alive by the operation.
-        unsafe { self.call(call) }
+        self.call_on_buffers(Call::scatter(count, dtype, root), send, Some(receive), stream)
     }
 
     /// As [`Communicator::scatter`], on memory that iccl does not own.
@@ -248,12 +311,8 @@ impl Communicator {
         root: u32,
         stream: &Stream,
     ) -> Result<Handle> {
-        let send = self.raw_on(root, send.cast_mut());
-        let receive = Operand::raw(receive);
-        let collective = Collective::Scatter;
-        let call = Call { collective, dtype, op: RedOp::Sum, count, root, send, receive, stream };
         // SAFETY: the caller promises it.
-        unsafe { self.call(call) }
+        unsafe { self.call_on_memory(Call::scatter(count, dtype, root), send, receive, stream) }
     }
 
     /// Every rank sends block r of its `send` to rank r, and gets the block from rank r as block r of
@@ -270,13 +329,7 @@ impl Communicator {
         dtype: DataType,
         stream: &Stream,
     ) -> Result<Handle> {
-        let send = self.operand(send)?;
-        let receive = self.operand(receive)?;
-        let collective = Collective::AllToAll;
-        let call =
-            Call { collective, dtype, op: RedOp::Sum, count, root: 0, send, receive, stream };
-        // SAFETY: operands made of buffers are kept alive by the operation.
-        unsafe { self.call(call) }
+        self.call_on_buffers(Call::all_to_all(count, dtype), Some(send), Some(receive), stream)
     }
 
     /// As [`Communicator::all_to_all`], on memory that iccl does not own.
@@ -294,25 +347,15 @@ impl Communicator {
         dtype: DataType,
         stream: &Stream,
     ) -> Result<Handle> {
-        let send = Operand::raw(send.cast_mut());
-        let receive = Operand::raw(receive);
-        let collective = Collective::AllToAll;
-        let call =
-            Call { collective, dtype, op: RedOp::Sum, count, root: 0, send, receive, stream };
         // SAFETY: the caller promises it.
-        unsafe { self.call(call) }
+        unsafe { self.call_on_memory(Call::all_to_all(count, dtype), send, receive, stream) }
     }
 
-    /// A buffer that only the root uses.
-    pub(super) fn operand_on(&self, root: u32, buffer: Option<&Buffer>) -> Result<Operand> {
-        match buffer {
-            Some(buffer) if self.rank() == root => self.operand(buffer),
-            _ => Ok(Operand::NONE),
-        }
-    }
-
-    /// Memory that only the root uses.
-    pub(super) fn raw_on(&self, root: u32, pointer: *mut c_void) -> Operand {
-        if self.rank() == root { Operand::raw(pointer) } else { Operand::NONE }
+    /// No rank passes before every rank has come.
+    ///
+    /// # Errors
+    /// The error that ended the communicator.
+    pub fn barrier(&self, stream: &Stream) -> Result<Handle> {
+        self.call_on_buffers(Call::barrier(), None, None, stream)
     }
 }

@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 
 use super::algorithms::Algorithms;
 use super::buffer::Buffer;
+use super::call::{Call, Operand, Operands};
 use super::control::Control;
 use super::device::Device;
 use super::handle::Handle;
@@ -20,7 +21,7 @@ use crate::engine::counters::Counters;
 use crate::engine::envelope::{Fingerprint, Lane};
 use crate::engine::{Engine, Operation, OperationRequest, Program};
 use crate::plan::Plan;
-use crate::schedule::{Counts, Request, compile};
+use crate::schedule::{Request, compile};
 use crate::{Error, ErrorKind, Result};
 
 /// Compiled calls kept for repetition; when there are more, all are forgotten.
@@ -88,36 +89,6 @@ impl Calls {
             _ => &mut self.collectives,
         }
     }
-}
-
-/// One side of a call: where the elements are.
-pub(super) struct Operand {
-    pointer: *mut c_void,
-    /// How much is there, where that is known.
-    bytes: Option<u64>,
-    keep: Option<Arc<dyn Any + Send + Sync>>,
-}
-
-impl Operand {
-    pub(super) const NONE: Self =
-        Self { pointer: std::ptr::null_mut(), bytes: Some(0), keep: None };
-
-    pub(super) fn raw(pointer: *mut c_void) -> Self {
-        Self { pointer, bytes: None, keep: None }
-    }
-}
-
-/// A call, before it is checked.
-pub(super) struct Call<'a> {
-    pub(super) collective: Collective,
-    pub(super) dtype: DataType,
-    pub(super) op: RedOp,
-    pub(super) count: u64,
-    /// Root or peer.
-    pub(super) root: u32,
-    pub(super) send: Operand,
-    pub(super) receive: Operand,
-    pub(super) stream: &'a Stream,
 }
 
 impl std::fmt::Debug for Communicator {
@@ -191,210 +162,6 @@ impl Communicator {
         self.algorithms.choose(&self.request(collective, dtype, op, count, 0, false))
     }
 
-    /// Every rank gets the reduction of all ranks' `send`: `count` elements of `dtype`.
-    ///
-    /// Sums of 8- and 16-bit floats are accumulated in f32 and rounded once; integers wrap; a NaN on
-    /// any rank makes minimum and maximum NaN; AVG divides the sum, in a wider form, by the number of
-    /// ranks, and truncates towards zero for integers. All ranks get the same bits.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for buffers that are too small or overlap; `NotSupported` for a dtype and
-    /// op that cannot be reduced; the error that ended the communicator.
-    pub fn all_reduce(
-        &self,
-        send: &Buffer,
-        receive: &Buffer,
-        count: u64,
-        dtype: DataType,
-        op: RedOp,
-        stream: &Stream,
-    ) -> Result<Handle> {
-        let (send, receive) = (self.operand(send)?, self.operand(receive)?);
-        let collective = Collective::AllReduce;
-        let call = Call { collective, dtype, op, count, root: 0, send, receive, stream };
-        // SAFETY: operands made of buffers are kept alive by the operation.
-        unsafe { self.call(call) }
-    }
-
-    /// As [`Communicator::all_reduce`], on memory that iccl does not own.
-    ///
-    /// # Safety
-    /// Both are memory of the communicator's device for `count` elements that stays valid, and is
-    /// used by nobody else in a conflicting way, until the operation is over.
-    ///
-    /// # Errors
-    /// As [`Communicator::all_reduce`].
-    pub unsafe fn all_reduce_raw(
-        &self,
-        send: *const c_void,
-        receive: *mut c_void,
-        count: u64,
-        dtype: DataType,
-        op: RedOp,
-        stream: &Stream,
-    ) -> Result<Handle> {
-        let (send, receive) = (Operand::raw(send.cast_mut()), Operand::raw(receive));
-        let collective = Collective::AllReduce;
-        let call = Call { collective, dtype, op, count, root: 0, send, receive, stream };
-        // SAFETY: the caller promises it.
-        unsafe { self.call(call) }
-    }
-
-    /// Every rank gets the root's `send`. On other ranks `send` is not looked at and may be `None`.
-    ///
-    /// # Errors
-    /// As [`Communicator::all_reduce`]; `InvalidArgument` for a root that is no rank.
-    pub fn broadcast(
-        &self,
-        send: Option<&Buffer>,
-        receive: &Buffer,
-        count: u64,
-        dtype: DataType,
-        root: u32,
-        stream: &Stream,
-    ) -> Result<Handle> {
-        let send = match send {
-            Some(send) if self.rank == root => self.operand(send)?,
-            _ => Operand::NONE,
-        };
-        let receive = self.operand(receive)?;
-        let (collective, op) = (Collective::Broadcast, RedOp::Sum);
-        let call = Call { collective, dtype, op, count, root, send, receive, stream };
-        // SAFETY: operands made of buffers are kept alive by the operation.
-        unsafe { self.call(call) }
-    }
-
-    /// As [`Communicator::broadcast`], on memory that iccl does not own.
-    ///
-    /// # Safety
-    /// As [`Communicator::all_reduce_raw`]; `send` may be null except on the root.
-    ///
-    /// # Errors
-    /// As [`Communicator::broadcast`].
-    pub unsafe fn broadcast_raw(
-        &self,
-        send: *const c_void,
-        receive: *mut c_void,
-        count: u64,
-        dtype: DataType,
-        root: u32,
-        stream: &Stream,
-    ) -> Result<Handle> {
-        let send = if self.rank == root { Operand::raw(send.cast_mut()) } else { Operand::NONE };
-        let receive = Operand::raw(receive);
-        let (collective, op) = (Collective::Broadcast, RedOp::Sum);
-        let call = Call { collective, dtype, op, count, root, send, receive, stream };
-        // SAFETY: the caller promises it.
-        unsafe { self.call(call) }
-    }
-
-    /// No rank passes before every rank has come.
-    ///
-    /// # Errors
-    /// The error that ended the communicator.
-    pub fn barrier(&self, stream: &Stream) -> Result<Handle> {
-        let call = Call {
-            collective: Collective::Barrier,
-            dtype: DataType::U8,
-            op: RedOp::Sum,
-            count: 0,
-            root: 0,
-            send: Operand::NONE,
-            receive: Operand::NONE,
-            stream,
-        };
-        // SAFETY: no memory is touched.
-        unsafe { self.call(call) }
-    }
-
-    /// Sends `count` elements to `peer`, which receives them with [`Communicator::recv`]. Messages to
-    /// one peer arrive in order. A send is over when the transport needs the buffer no more; it may
-    /// wait for the peer to receive, so two ranks that both send first and receive afterwards on one
-    /// stream wait for each other and end with `Timeout`. It may also be over before the peer has
-    /// looked at the message: if that then receives another count or dtype, the receive ends with
-    /// `Mismatch` before a byte is written, and this rank learns of it within a moment through
-    /// [`Communicator::async_error`] and every later call.
-    ///
-    /// # Errors
-    /// As [`Communicator::all_reduce`]; `InvalidArgument` for a peer that is no other rank.
-    pub fn send(
-        &self,
-        send: &Buffer,
-        count: u64,
-        dtype: DataType,
-        peer: u32,
-        stream: &Stream,
-    ) -> Result<Handle> {
-        let (send, receive) = (self.operand(send)?, Operand::NONE);
-        let (collective, op) = (Collective::Send, RedOp::Sum);
-        let call = Call { collective, dtype, op, count, root: peer, send, receive, stream };
-        // SAFETY: operands made of buffers are kept alive by the operation.
-        unsafe { self.call(call) }
-    }
-
-    /// As [`Communicator::send`], on memory that iccl does not own.
-    ///
-    /// # Safety
-    /// As [`Communicator::all_reduce_raw`].
-    ///
-    /// # Errors
-    /// As [`Communicator::send`].
-    pub unsafe fn send_raw(
-        &self,
-        send: *const c_void,
-        count: u64,
-        dtype: DataType,
-        peer: u32,
-        stream: &Stream,
-    ) -> Result<Handle> {
-        let (send, receive) = (Operand::raw(send.cast_mut()), Operand::NONE);
-        let (collective, op) = (Collective::Send, RedOp::Sum);
-        let call = Call { collective, dtype, op, count, root: peer, send, receive, stream };
-        // SAFETY: the caller promises it.
-        unsafe { self.call(call) }
-    }
-
-    /// Receives `count` elements that `peer` sends. Count and dtype must be the sender's.
-    ///
-    /// # Errors
-    /// As [`Communicator::send`].
-    pub fn recv(
-        &self,
-        receive: &Buffer,
-        count: u64,
-        dtype: DataType,
-        peer: u32,
-        stream: &Stream,
-    ) -> Result<Handle> {
-        let (send, receive) = (Operand::NONE, self.operand(receive)?);
-        let (collective, op) = (Collective::Recv, RedOp::Sum);
-        let call = Call { collective, dtype, op, count, root: peer, send, receive, stream };
-        // SAFETY: operands made of buffers are kept alive by the operation.
-        unsafe { self.call(call) }
-    }
-
-    /// As [`Communicator::recv`], on memory that iccl does not own.
-    ///
-    /// # Safety
-    /// As [`Communicator::all_reduce_raw`].
-    ///
-    /// # Errors
-    /// As [`Communicator::recv`].
-    pub unsafe fn recv_raw(
-        &self,
-        receive: *mut c_void,
-        count: u64,
-        dtype: DataType,
-        peer: u32,
-        stream: &Stream,
-    ) -> Result<Handle> {
-        let (send, receive) = (Operand::NONE, Operand::raw(receive));
-        let (collective, op) = (Collective::Recv, RedOp::Sum);
-        let call = Call { collective, dtype, op, count, root: peer, send, receive, stream };
-        // SAFETY: the caller promises it.
-        unsafe { self.call(call) }
-    }
-
     /// The error that ended the communicator, if it has ended. Does not block.
     pub fn async_error(&self) -> Option<Error> {
         self.engine.failure()
@@ -430,7 +197,46 @@ impl Communicator {
         outcome
     }
 
-    pub(super) fn operand(&self, buffer: &Buffer) -> Result<Operand> {
+    /// Makes a call on buffers; what this rank does not use is not looked at.
+    pub(super) fn call_on_buffers(
+        &self,
+        call: Call,
+        send: Option<&Buffer>,
+        receive: Option<&Buffer>,
+        stream: &Stream,
+    ) -> Result<Handle> {
+        let operands = Operands {
+            send: self.operand(send.filter(|_| call.uses_send(self.rank)))?,
+            receive: self.operand(receive.filter(|_| call.uses_receive(self.rank)))?,
+        };
+        // SAFETY: operands made of buffers are kept alive by the operation.
+        unsafe { self.call(call, operands, stream) }
+    }
+
+    /// Makes a call on memory that iccl does not own; what this rank does not use is not looked at.
+    ///
+    /// # Safety
+    /// What this rank uses is memory of its device, as much as the call says, that stays valid and is
+    /// used by nobody else in a conflicting way until the operation is over.
+    pub(super) unsafe fn call_on_memory(
+        &self,
+        call: Call,
+        send: *const c_void,
+        receive: *mut c_void,
+        stream: &Stream,
+    ) -> Result<Handle> {
+        let operand =
+            |pointer, is_used| if is_used { Operand::raw(pointer) } else { Operand::NONE };
+        let operands = Operands {
+            send: operand(send.cast_mut(), call.uses_send(self.rank)),
+            receive: operand(receive, call.uses_receive(self.rank)),
+        };
+        // SAFETY: the caller promises it.
+        unsafe { self.call(call, operands, stream) }
+    }
+
+    fn operand(&self, buffer: Option<&Buffer>) -> Result<Operand> {
+        let Some(buffer) = buffer else { return Ok(Operand::NONE) };
         if !Arc::ptr_eq(&buffer.device().inner, &self.device.inner) {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
@@ -469,30 +275,17 @@ impl Communicator {
         }
     }
 
-    /// Checks a call, numbers it, and enqueues it.
+    /// Checks a call, numbers it, and enqueues it: the one way that every operation takes.
     ///
     /// # Safety
     /// Operands without something that keeps them are valid until the operation is over.
-    pub(super) unsafe fn call(&self, call: Call<'_>) -> Result<Handle> {
-        // SAFETY: the caller promises it.
-        unsafe { self.call_with_counts(call, None) }
-    }
-
-    /// As [`Communicator::call`], for a vector form.
-    ///
-    /// # Safety
-    /// As [`Communicator::call`].
-    pub(super) unsafe fn call_with_counts(
-        &self,
-        call: Call<'_>,
-        counts: Option<Arc<Counts>>,
-    ) -> Result<Handle> {
+    unsafe fn call(&self, call: Call, operands: Operands, stream: &Stream) -> Result<Handle> {
         self.engine.check()?;
-        call.stream.must_be_of(&self.device)?;
-        let Call { collective, dtype, op, count, root, send, receive, stream } = call;
-        let mut request = self.request(collective, dtype, op, count, root, false);
-        request.counts = counts;
-        request.in_place = is_in_place(&request, &send, &receive);
+        stream.must_be_of(&self.device)?;
+        let Call { collective, dtype, reduction, count, root, counts } = call;
+        let mut request = self.request(collective, dtype, reduction.op(), count, root, false);
+        request.counts = counts.map(Arc::new);
+        request.in_place = operands.are_in_place(&request);
         if request.vector_bytes().is_none() {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
@@ -501,7 +294,8 @@ impl Communicator {
         }
         let mut calls = lock(&self.calls);
         let program = self.program(&mut calls, &mut request)?;
-        check_operands(&request, &program, &send, &receive)?;
+        operands.check(&request, &program)?;
+        let Operands { send, receive } = operands;
         let fingerprint = self.number(&mut calls, &request, &program);
         let point_to_point = is_point_to_point(collective);
         let keep = [send.keep, receive.keep].into_iter().flatten().collect();
@@ -606,55 +400,6 @@ impl Drop for Communicator {
 
 fn is_point_to_point(collective: Collective) -> bool {
     matches!(collective, Collective::Send | Collective::Recv)
-}
-
-/// Refuses operands that are null, too small, or overlap in part.
-fn check_operands(
-    request: &Request,
-    program: &Program,
-    send: &Operand,
-    receive: &Operand,
-) -> Result<()> {
-    let schedule = program.schedule();
-    let collective = request.collective;
-    let refuse = |text: String| Err(Error::new(ErrorKind::InvalidArgument, text));
-    for (name, operand, needed) in
-        [("send", send, schedule.send_bytes), ("receive", receive, schedule.recv_bytes)]
-    {
-        if needed == 0 {
-            continue;
-        }
-        if operand.pointer.is_null() {
-            return refuse(format!(
-                "{collective}: the {name} buffer is null, and {needed} bytes of it are needed"
-            ));
-        }
-        if let Some(bytes) = operand.bytes
-            && bytes < needed
-        {
-            return refuse(format!(
-                "{collective}: the {name} buffer has {bytes} bytes, and {request} needs {needed}"
-            ));
-        }
-    }
-    let (first, second) = (send.pointer as u64, receive.pointer as u64);
-    let apart = first.wrapping_add(schedule.send_bytes) <= second
-        || second.wrapping_add(schedule.recv_bytes) <= first;
-    if schedule.send_bytes > 0 && schedule.recv_bytes > 0 && !request.in_place && !apart {
-        return refuse(format!(
-            "{collective}: the send and receive buffers overlap, and not as in place they should"
-        ));
-    }
-    Ok(())
-}
-
-/// Whether the buffers lie in one memory as [`Request::in_place_origins`] tells.
-fn is_in_place(request: &Request, send: &Operand, receive: &Operand) -> bool {
-    let origins = request.in_place_origins();
-    let memory_of = |operand: &Operand, origin| (operand.pointer as u64).wrapping_sub(origin);
-    !send.pointer.is_null()
-        && !receive.pointer.is_null()
-        && memory_of(send, origins.send) == memory_of(receive, origins.recv)
 }
 
 /// What all ranks must have given alike beyond what the fingerprint has fields for.

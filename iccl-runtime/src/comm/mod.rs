@@ -7,6 +7,7 @@
 mod algorithms;
 mod attach;
 mod buffer;
+mod call;
 mod calls;
 mod communicator;
 mod control;
@@ -16,6 +17,8 @@ mod dry_run;
 mod element;
 mod handle;
 mod initialise;
+mod point_to_point;
+mod reduction;
 mod runtime;
 mod stream;
 mod vector_calls;
@@ -25,6 +28,7 @@ pub use communicator::Communicator;
 pub use device::Device;
 pub use element::Element;
 pub use handle::Handle;
+pub use reduction::Reduction;
 pub use runtime::{Pending, Runtime};
 pub use stream::Stream;
 

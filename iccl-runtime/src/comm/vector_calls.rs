@@ -8,16 +8,17 @@
 //! displacement means nothing; what lies between blocks is not touched.
 
 use std::ffi::c_void;
-use std::sync::Arc;
 
-use iccl_plugin_api::{Collective, DataType, RedOp};
+use iccl_plugin_api::DataType;
 
 use super::buffer::Buffer;
-use super::communicator::{Call, Communicator, Operand};
+use super::call::Call;
+use super::communicator::Communicator;
 use super::handle::Handle;
+use super::reduction::Reduction;
 use super::stream::Stream;
 use crate::Result;
-use crate::schedule::{Block, Counts};
+use crate::schedule::Block;
 
 impl Communicator {
     /// Every rank gets all ranks' `send`. `blocks[r]` tells how many elements rank r sends, and where
@@ -35,15 +36,7 @@ impl Communicator {
         dtype: DataType,
         stream: &Stream,
     ) -> Result<Handle> {
-        let send = self.operand(send)?;
-        let receive = self.operand(receive)?;
-        let collective = Collective::AllGatherV;
-        let counts = Counts::all_gather_v(blocks.to_vec());
-        let count = counts.total().unwrap_or(u64::MAX);
-        let call =
-            Call { collective, dtype, op: RedOp::Sum, count, root: 0, send, receive, stream };
-        // SAFETY: operands made of buffers are kept alive by the operation.
-        unsafe { self.call_with_counts(call, Some(Arc::new(counts))) }
+        self.call_on_buffers(Call::all_gather_v(blocks, dtype), Some(send), Some(receive), stream)
     }
 
     /// As [`Communicator::all_gather_v`], on memory that iccl does not own.
@@ -62,15 +55,8 @@ impl Communicator {
         dtype: DataType,
         stream: &Stream,
     ) -> Result<Handle> {
-        let send = Operand::raw(send.cast_mut());
-        let receive = Operand::raw(receive);
-        let collective = Collective::AllGatherV;
-        let counts = Counts::all_gather_v(blocks.to_vec());
-        let count = counts.total().unwrap_or(u64::MAX);
-        let call =
-            Call { collective, dtype, op: RedOp::Sum, count, root: 0, send, receive, stream };
         // SAFETY: the caller promises it.
-        unsafe { self.call_with_counts(call, Some(Arc::new(counts))) }
+        unsafe { self.call_on_memory(Call::all_gather_v(blocks, dtype), send, receive, stream) }
     }
 
     /// Every rank gets its block of the reduction of all ranks' `send`, by the rules of
@@ -88,17 +74,15 @@ impl Communicator {
         receive: &Buffer,
         blocks: &[Block],
         dtype: DataType,
-        op: RedOp,
+        op: impl Into<Reduction>,
         stream: &Stream,
     ) -> Result<Handle> {
-        let send = self.operand(send)?;
-        let receive = self.operand(receive)?;
-        let collective = Collective::ReduceScatterV;
-        let counts = Counts::reduce_scatter_v(blocks.to_vec());
-        let count = counts.total().unwrap_or(u64::MAX);
-        let call = Call { collective, dtype, op, count, root: 0, send, receive, stream };
-        // SAFETY: operands made of buffers are kept alive by the operation.
-        unsafe { self.call_with_counts(call, Some(Arc::new(counts))) }
+        self.call_on_buffers(
+            Call::reduce_scatter_v(blocks, dtype, op.into()),
+            Some(send),
+            Some(receive),
+            stream,
+        )
     }
 
     /// As [`Communicator::reduce_scatter_v`], on memory that iccl does not own.
@@ -115,17 +99,18 @@ impl Communicator {
         receive: *mut c_void,
         blocks: &[Block],
         dtype: DataType,
-        op: RedOp,
+        op: impl Into<Reduction>,
         stream: &Stream,
     ) -> Result<Handle> {
-        let send = Operand::raw(send.cast_mut());
-        let receive = Operand::raw(receive);
-        let collective = Collective::ReduceScatterV;
-        let counts = Counts::reduce_scatter_v(blocks.to_vec());
-        let count = counts.total().unwrap_or(u64::MAX);
-        let call = Call { collective, dtype, op, count, root: 0, send, receive, stream };
         // SAFETY: the caller promises it.
-        unsafe { self.call_with_counts(call, Some(Arc::new(counts))) }
+        unsafe {
+            self.call_on_memory(
+                Call::reduce_scatter_v(blocks, dtype, op.into()),
+                send,
+                receive,
+                stream,
+            )
+        }
     }
 
     /// The root gets all ranks' `send`, `send_count` elements of this one. On the root, `blocks[r]`
@@ -146,14 +131,12 @@ impl Communicator {
         root: u32,
         stream: &Stream,
     ) -> Result<Handle> {
-        let send = self.operand(send)?;
-        let receive = self.operand_on(root, receive)?;
-        let collective = Collective::GatherV;
-        let counts = Counts::gather_v(send_count, self.blocks_on(root, blocks));
-        let count = 0;
-        let call = Call { collective, dtype, op: RedOp::Sum, count, root, send, receive, stream };
-        // SAFETY: operands made of buffers are kept alive by the operation.
-        unsafe { self.call_with_counts(call, Some(Arc::new(counts))) }
+        self.call_on_buffers(
+            Call::gather_v(send_count, self.blocks_on(root, blocks), dtype, root),
+            Some(send),
+            receive,
+            stream,
+        )
     }
 
     /// As [`Communicator::gather_v`], on memory that iccl does not own.
@@ -175,14 +158,15 @@ impl Communicator {
         root: u32,
         stream: &Stream,
     ) -> Result<Handle> {
-        let send = Operand::raw(send.cast_mut());
-        let receive = self.raw_on(root, receive);
-        let collective = Collective::GatherV;
-        let counts = Counts::gather_v(send_count, self.blocks_on(root, blocks));
-        let count = 0;
-        let call = Call { collective, dtype, op: RedOp::Sum, count, root, send, receive, stream };
         // SAFETY: the caller promises it.
-        unsafe { self.call_with_counts(call, Some(Arc::new(counts))) }
+        unsafe {
+            self.call_on_memory(
+                Call::gather_v(send_count, self.blocks_on(root, blocks), dtype, root),
+                send,
+                receive,
+                stream,
+            )
+        }
     }
 
     /// Every rank gets its block of the root's `send`, `receive_count` elements on this one. On the
@@ -203,14 +187,12 @@ impl Communicator {
         root: u32,
         stream: &Stream,
     ) -> Result<Handle> {
-        let send = self.operand_on(root, send)?;
-        let receive = self.operand(receive)?;
-        let collective = Collective::ScatterV;
-        let counts = Counts::scatter_v(self.blocks_on(root, blocks), receive_count);
-        let count = 0;
-        let call = Call { collective, dtype, op: RedOp::Sum, count, root, send, receive, stream };
-        // SAFETY: operands made of buffers are kept alive by the operation.
-        unsafe { self.call_with_counts(call, Some(Arc::new(counts))) }
+        self.call_on_buffers(
+            Call::scatter_v(self.blocks_on(root, blocks), receive_count, dtype, root),
+            send,
+            Some(receive),
+            stream,
+        )
     }
 
     /// As [`Communicator::scatter_v`], on memory that iccl does not own.
@@ -232,14 +214,15 @@ impl Communicator {
         root: u32,
         stream: &Stream,
     ) -> Result<Handle> {
-        let send = self.raw_on(root, send.cast_mut());
-        let receive = Operand::raw(receive);
-        let collective = Collective::ScatterV;
-        let counts = Counts::scatter_v(self.blocks_on(root, blocks), receive_count);
-        let count = 0;
-        let call = Call { collective, dtype, op: RedOp::Sum, count, root, send, receive, stream };
         // SAFETY: the caller promises it.
-        unsafe { self.call_with_counts(call, Some(Arc::new(counts))) }
+        unsafe {
+            self.call_on_memory(
+                Call::scatter_v(self.blocks_on(root, blocks), receive_count, dtype, root),
+                send,
+                receive,
+                stream,
+            )
+        }
     }
 
     /// Every rank sends each rank a block and gets one from it: `send_blocks[r]` tells where in `send`
@@ -258,15 +241,12 @@ impl Communicator {
         dtype: DataType,
         stream: &Stream,
     ) -> Result<Handle> {
-        let send = self.operand(send)?;
-        let receive = self.operand(receive)?;
-        let collective = Collective::AllToAllV;
-        let counts = Counts::all_to_all_v(send_blocks.to_vec(), receive_blocks.to_vec());
-        let count = 0;
-        let call =
-            Call { collective, dtype, op: RedOp::Sum, count, root: 0, send, receive, stream };
-        // SAFETY: operands made of buffers are kept alive by the operation.
-        unsafe { self.call_with_counts(call, Some(Arc::new(counts))) }
+        self.call_on_buffers(
+            Call::all_to_all_v(send_blocks, receive_blocks, dtype),
+            Some(send),
+            Some(receive),
+            stream,
+        )
     }
 
     /// As [`Communicator::all_to_all_v`], on memory that iccl does not own.
@@ -286,19 +266,19 @@ impl Communicator {
         dtype: DataType,
         stream: &Stream,
     ) -> Result<Handle> {
-        let send = Operand::raw(send.cast_mut());
-        let receive = Operand::raw(receive);
-        let collective = Collective::AllToAllV;
-        let counts = Counts::all_to_all_v(send_blocks.to_vec(), receive_blocks.to_vec());
-        let count = 0;
-        let call =
-            Call { collective, dtype, op: RedOp::Sum, count, root: 0, send, receive, stream };
         // SAFETY: the caller promises it.
-        unsafe { self.call_with_counts(call, Some(Arc::new(counts))) }
+        unsafe {
+            self.call_on_memory(
+                Call::all_to_all_v(send_blocks, receive_blocks, dtype),
+                send,
+                receive,
+                stream,
+            )
+        }
     }
 
     /// Blocks that only the root knows.
-    fn blocks_on(&self, root: u32, blocks: &[Block]) -> Vec<Block> {
-        if self.rank() == root { blocks.to_vec() } else { Vec::new() }
+    fn blocks_on<'a>(&self, root: u32, blocks: &'a [Block]) -> &'a [Block] {
+        if self.rank() == root { blocks } else { &[] }
     }
 }
