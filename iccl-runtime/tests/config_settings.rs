@@ -285,3 +285,22 @@ proptest! {
         loads_or_explains(&Sources::default().with(key, value));
     }
 }
+
+#[test]
+fn text_of_the_api_comes_over_file_and_environment_and_single_values_over_it() {
+    let folder = folder(Some("[engine]\nop_timeout = \"1s\"\nspin = \"1us\"\n"));
+    let mut sources = sources(&folder)
+        .with_text("the text", "[engine]\nop_timeout = \"3s\"\nstall_warn = \"4s\"\n")
+        .with("engine.stall_warn", "5s");
+    sources.environment = [("ICCL_OP_TIMEOUT", "2s")].into_iter().collect();
+    let config = Config::load(&sources).unwrap();
+    let engine = &config.engine;
+    let seconds = |time: std::time::Duration| time.as_secs();
+    assert_eq!((seconds(engine.op_timeout), seconds(engine.stall_warn)), (3, 5));
+    assert_eq!(engine.spin.as_micros(), 1);
+    let from = config.provenance("engine.op_timeout");
+    assert_eq!(from, Provenance::File { path: "the text".into(), line: 2, column: 14 });
+    let wrong = Config::load(&sources.with_text("the text", "[engine]\nop_timeuot = 1\n"));
+    let said = wrong.unwrap_err().to_string();
+    assert!(said.contains("the text:2:1") && said.contains("op_timeout"), "{said}");
+}

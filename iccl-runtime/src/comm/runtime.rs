@@ -1,7 +1,7 @@
 //! The runtime: configuration, plugins and a device, from which communicators are made.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -28,8 +28,13 @@ pub struct Runtime {
 pub(super) struct RuntimeInner {
     pub(super) config: Config,
     pub(super) plugins: PluginSet,
+    opened: Arc<Opened>,
     device: OnceLock<Device>,
 }
+
+/// The devices that were opened, by plugin and index: each is opened once, also where runtimes with
+/// other settings share the plugins.
+type Opened = Mutex<Vec<((&'static str, u32), Device)>>;
 
 impl std::fmt::Debug for Runtime {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -59,7 +64,29 @@ impl Runtime {
         }
         super::algorithms::check_names(&config)?;
         let plugins = PluginSet::load(&config)?;
-        Ok(Self { inner: Arc::new(RuntimeInner { config, plugins, device: OnceLock::new() }) })
+        Ok(Self::of(config, plugins, Arc::default()))
+    }
+
+    fn of(config: Config, plugins: PluginSet, opened: Arc<Opened>) -> Self {
+        Self { inner: Arc::new(RuntimeInner { config, plugins, opened, device: OnceLock::new() }) }
+    }
+
+    /// A runtime with another configuration. It shares the plugins and the opened devices of this one,
+    /// so that streams and buffers of one device serve communicators of both, unless `config` says
+    /// something else of plugins: then it is as [`Runtime::with_config`].
+    ///
+    /// # Errors
+    /// As [`Runtime::with_config`].
+    pub fn reconfigured(&self, config: Config) -> Result<Self> {
+        let is = &self.inner.config;
+        let same_plugins = is.plugins == config.plugins
+            && is.plugin == config.plugin
+            && is.transport.enabled == config.transport.enabled;
+        if !same_plugins {
+            return Self::with_config(config);
+        }
+        super::algorithms::check_names(&config)?;
+        Ok(Self::of(config, self.inner.plugins.clone(), Arc::clone(&self.inner.opened)))
     }
 
     /// The configuration.
@@ -144,7 +171,11 @@ impl Runtime {
     /// # Errors
     /// `OutOfResources` if no thread can be started.
     pub fn begin_communicator(&self, id: &UniqueId, rank: u32, ranks: u32) -> Result<Pending> {
-        let joining = joining(id, rank, ranks);
+        self.begin(joining(id, rank, ranks))
+    }
+
+    fn begin(&self, joining: Joining) -> Result<Pending> {
+        let rank = joining.rank;
         let cancel = Arc::clone(&joining.cancel);
         let runtime = Arc::clone(&self.inner);
         let thread = std::thread::Builder::new()
@@ -163,8 +194,19 @@ impl Runtime {
     /// # Errors
     /// As [`Runtime::communicator`] and [`Runtime::identity`].
     pub fn world(&self) -> Result<Communicator> {
-        let identity = self.identity()?;
-        let joining = match &identity {
+        initialise(&self.inner, &self.joining_world()?)
+    }
+
+    /// As [`Runtime::world`], without blocking.
+    ///
+    /// # Errors
+    /// As [`Runtime::begin_communicator`] and [`Runtime::identity`].
+    pub fn begin_world(&self) -> Result<Pending> {
+        self.begin(self.joining_world()?)
+    }
+
+    fn joining_world(&self) -> Result<Joining> {
+        Ok(match &self.identity()? {
             None => Joining {
                 rendezvous: Rendezvous::Alone,
                 rank: 0,
@@ -179,8 +221,7 @@ impl Runtime {
                 is_one_host: identity.is_one_host(),
                 cancel: Arc::default(),
             },
-        };
-        initialise(&self.inner, &joining)
+        })
     }
 }
 
@@ -199,8 +240,7 @@ impl RuntimeInner {
         if let Some(device) = self.device.get() {
             return Ok(device);
         }
-        let found = self.find_device()?;
-        let device = Device::new(found.open()?, found.plugin(), found.facts().clone());
+        let device = self.open_once(self.find_device()?)?;
         if !device.inner.host_accessible() {
             return Err(Error::new(
                 ErrorKind::NotSupported,
@@ -209,6 +249,17 @@ impl RuntimeInner {
             .with_hint("set device.backend = \"host\""));
         }
         Ok(self.device.get_or_init(|| device))
+    }
+
+    fn open_once(&self, found: &DevicePlugin) -> Result<Device> {
+        let key = (found.plugin().name(), found.index());
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, device)) = opened.iter().find(|(known, _)| *known == key) {
+            return Ok(device.clone());
+        }
+        let device = Device::new(found.open()?, found.plugin(), found.facts().clone());
+        opened.push((key, device.clone()));
+        Ok(device)
     }
 
     /// The named device, or the first accelerator, or the host's memory. Ranks of one host share the
@@ -299,5 +350,31 @@ impl Pending {
 impl Drop for Pending {
     fn drop(&mut self) {
         self.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use iccl_plugin_host as _;
+
+    use super::*;
+
+    #[test]
+    fn a_runtime_with_other_settings_shares_the_device() {
+        let load = |sources: &Sources| Config::load(sources).expect("a configuration");
+        let runtime = Runtime::with_config(load(&Sources::default())).expect("a runtime");
+        let stream = runtime.device().expect("the host").stream().expect("a stream");
+
+        let quick = load(&Sources::default().with("engine.op_timeout", "5s"));
+        let quick = runtime.reconfigured(quick).expect("a runtime");
+        assert_eq!(quick.config().engine.op_timeout, Duration::from_secs(5));
+        let alone = quick.begin_world().expect("begun").finish().expect("a communicator");
+        alone.barrier(&stream).expect("a stream of its device").wait().expect("alone");
+
+        let others = load(&Sources::default().with("transport.enabled", "[\"tcp\"]"));
+        let others = runtime.reconfigured(others).expect("a runtime");
+        let alone = others.world().expect("a communicator");
+        let refused = alone.barrier(&stream).expect_err("plugins of its own");
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
     }
 }

@@ -1,5 +1,5 @@
-//! From sources to a [`Config`]: the file, over it the environment, over both the API. All that
-//! is wrong in any of them is reported at once.
+//! From sources to a [`Config`]: the file, over it the environment, over both the API (TOML text, then
+//! single values). All that is wrong in any of them is reported at once.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -54,6 +54,9 @@ impl Config {
             loader.load_file(&path, &named_by);
         }
         loader.load_environment();
+        if let Some((name, text)) = &sources.text {
+            loader.load_text(text, &sources.working_directory.join(name), Path::new(name));
+        }
         loader.load_api();
         loader.finish()
     }
@@ -142,12 +145,14 @@ impl Loader<'_> {
                 return;
             }
         };
-        self.load_text(&text, path);
+        self.load_text(&text, path, path);
     }
 
-    fn load_text(&mut self, text: &str, path: &Path) {
-        let folder: Arc<Path> = Arc::from(path.parent().unwrap_or(Path::new("")));
-        let Document { entries, problems } = parse_document(text, path, &folder);
+    /// Takes over what a TOML text says. Relative paths start where `place` lies; `name` is what
+    /// messages call it.
+    fn load_text(&mut self, text: &str, place: &Path, name: &Path) {
+        let folder: Arc<Path> = Arc::from(place.parent().unwrap_or(Path::new("")));
+        let Document { entries, problems } = parse_document(text, name, &folder);
         // After a syntax error the tree is a guess; after a duplicate key it is whole.
         let whole = problems.iter().all(|(_, message)| message.starts_with("duplicate key"));
         let lines = problems.into_iter().map(|(place, message)| format!("{place}: {message}"));

@@ -40,6 +40,9 @@ pub struct Sources {
     pub file: Option<PathBuf>,
     /// The environment.
     pub environment: Environment,
+    /// Settings that the application gives as TOML text, and what that text is called in messages.
+    /// They come over file and environment.
+    pub text: Option<(String, String)>,
     /// Key and value, as text, of what the application or the command line sets.
     pub api: Vec<(String, String)>,
     /// Where `iccl.toml` is looked for and relative paths start.
@@ -53,6 +56,7 @@ impl fmt::Debug for Sources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sources")
             .field("file", &self.file)
+            .field("text", &self.text.as_ref().map(|(name, _)| name))
             .field("environment", &self.environment)
             .field("api", &self.api.iter().map(|(key, _)| key).collect::<Vec<_>>())
             .field("working_directory", &self.working_directory)
@@ -69,6 +73,7 @@ impl Sources {
         let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
         Self {
             file: None,
+            text: None,
             environment: std::env::vars_os()
                 .map(|(name, value)| (lossy(name), lossy(value)))
                 .collect(),
@@ -82,6 +87,13 @@ impl Sources {
     #[must_use]
     pub fn with_file(mut self, file: impl Into<PathBuf>) -> Self {
         self.file = Some(file.into());
+        self
+    }
+
+    /// Sets what a TOML text says over file and environment; messages say where in `name` it is.
+    #[must_use]
+    pub fn with_text(mut self, name: impl Into<String>, text: impl Into<String>) -> Self {
+        self.text = Some((name.into(), text.into()));
         self
     }
 
