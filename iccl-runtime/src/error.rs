@@ -12,6 +12,8 @@ use std::sync::Arc;
 pub enum ErrorKind {
     /// The caller broke the contract of a call. Permanent.
     InvalidArgument,
+    /// A call that may not be made at this point, such as waiting inside an open group.
+    InvalidUsage,
     /// A setting is unknown, has a bad value, or contradicts another. Permanent.
     InvalidConfig,
     /// A plugin that the configuration requires is not active. Permanent.
@@ -57,6 +59,7 @@ impl ErrorKind {
     pub const fn name(self) -> &'static str {
         match self {
             Self::InvalidArgument => "invalid-argument",
+            Self::InvalidUsage => "invalid-usage",
             Self::InvalidConfig => "invalid-config",
             Self::PluginMissing => "plugin-missing",
             Self::PluginPanic => "plugin-panic",
@@ -141,6 +144,12 @@ impl Error {
     #[must_use]
     pub fn with_source(self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
         self.change(|inner| inner.source = Some(Arc::new(source)))
+    }
+
+    /// Says where it happened, before the message.
+    #[must_use]
+    pub(crate) fn within(self, place: &str) -> Self {
+        self.change(|inner| inner.message = format!("{place}: {}", inner.message))
     }
 
     /// Who or what is to blame.

@@ -66,8 +66,9 @@ impl Failure {
 }
 
 /// The kinds that may travel.
-const KINDS: [ErrorKind; 20] = [
+const KINDS: [ErrorKind; 21] = [
     ErrorKind::InvalidArgument,
+    ErrorKind::InvalidUsage,
     ErrorKind::InvalidConfig,
     ErrorKind::PluginMissing,
     ErrorKind::PluginPanic,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use iccl_plugin_api::{Collective, DataType, RedOp};
 
+use super::own_messages;
 use super::reduction::Reduction;
 use crate::engine::Program;
 use crate::schedule::{Block, Counts, Request};
@@ -176,9 +177,10 @@ impl Operands {
         let Self { send, receive } = self;
         let schedule = program.schedule();
         let collective = request.collective;
+        let (send_bytes, recv_bytes) = own_messages::used_bytes(request, schedule);
         let refuse = |text: String| Err(Error::new(ErrorKind::InvalidArgument, text));
         for (name, operand, needed) in
-            [("send", send, schedule.send_bytes), ("receive", receive, schedule.recv_bytes)]
+            [("send", send, send_bytes), ("receive", receive, recv_bytes)]
         {
             if needed == 0 {
                 continue;
@@ -197,9 +199,9 @@ impl Operands {
             }
         }
         let (first, second) = (send.pointer as u64, receive.pointer as u64);
-        let apart = first.wrapping_add(schedule.send_bytes) <= second
-            || second.wrapping_add(schedule.recv_bytes) <= first;
-        if schedule.send_bytes > 0 && schedule.recv_bytes > 0 && !request.in_place && !apart {
+        let apart =
+            first.wrapping_add(send_bytes) <= second || second.wrapping_add(recv_bytes) <= first;
+        if send_bytes > 0 && recv_bytes > 0 && !request.in_place && !apart {
             return refuse(format!(
                 "{collective}: the send and receive buffers overlap, and not as in place they should"
             ));

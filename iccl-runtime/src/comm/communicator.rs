@@ -15,11 +15,14 @@ use super::buffer::Buffer;
 use super::call::{Call, Operand, Operands};
 use super::control::Control;
 use super::device::Device;
+use super::group::{self, Checked};
 use super::handle::Handle;
+use super::order::Order;
+use super::own_messages;
 use super::stream::Stream;
 use crate::engine::counters::Counters;
 use crate::engine::envelope::{Fingerprint, Lane};
-use crate::engine::{Engine, Operation, OperationRequest, Program};
+use crate::engine::{Engine, OperationRequest, Program};
 use crate::plan::Plan;
 use crate::schedule::{Request, compile};
 use crate::{Error, ErrorKind, Result};
@@ -52,7 +55,9 @@ pub struct Communicator {
     /// What every fingerprint carries of arguments that are no part of a call.
     arguments_digest: u64,
     op_timeout: Duration,
-    calls: Mutex<Calls>,
+    order: Arc<Order>,
+    /// What was compiled.
+    programs: Mutex<HashMap<Request, Arc<Program>>>,
     finalized: AtomicBool,
     pub(super) control: Control,
 }
@@ -71,26 +76,6 @@ pub(super) struct CommunicatorParts {
     pub(super) control: Control,
 }
 
-/// The numbers of the next operations, and what was compiled.
-#[derive(Default)]
-struct Calls {
-    collectives: u64,
-    sends: HashMap<u32, u64>,
-    receives: HashMap<u32, u64>,
-    programs: HashMap<Request, Arc<Program>>,
-}
-
-impl Calls {
-    /// The number of the next operation in the order that `request` belongs to.
-    fn next_number(&mut self, request: &Request) -> &mut u64 {
-        match request.collective {
-            Collective::Send => self.sends.entry(request.root).or_default(),
-            Collective::Recv => self.receives.entry(request.root).or_default(),
-            _ => &mut self.collectives,
-        }
-    }
-}
-
 impl std::fmt::Debug for Communicator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Communicator(rank {} of {}, {:016x})", self.rank, self.ranks, self.id)
@@ -100,6 +85,7 @@ impl std::fmt::Debug for Communicator {
 impl Communicator {
     pub(super) fn new(parts: CommunicatorParts) -> Result<Self> {
         let stream = parts.device.stream()?;
+        let order = Arc::new(Order::new(parts.rank, Arc::clone(&parts.engine)));
         Ok(Self {
             rank: parts.rank,
             ranks: parts.ranks,
@@ -112,7 +98,8 @@ impl Communicator {
             chunk_bytes: parts.chunk_bytes,
             arguments_digest: digest(&[parts.chunk_bytes, u64::from(parts.ranks)]),
             op_timeout: parts.op_timeout,
-            calls: Mutex::default(),
+            order,
+            programs: Mutex::default(),
             finalized: AtomicBool::new(false),
             control: parts.control,
         })
@@ -205,9 +192,11 @@ impl Communicator {
         receive: Option<&Buffer>,
         stream: &Stream,
     ) -> Result<Handle> {
+        let operand =
+            |buffer| self.operand(buffer).map_err(|error| group::refuse(call.collective, error));
         let operands = Operands {
-            send: self.operand(send.filter(|_| call.uses_send(self.rank)))?,
-            receive: self.operand(receive.filter(|_| call.uses_receive(self.rank)))?,
+            send: operand(send.filter(|_| call.uses_send(self.rank)))?,
+            receive: operand(receive.filter(|_| call.uses_receive(self.rank)))?,
         };
         // SAFETY: operands made of buffers are kept alive by the operation.
         unsafe { self.call(call, operands, stream) }
@@ -275,11 +264,20 @@ impl Communicator {
         }
     }
 
-    /// Checks a call, numbers it, and enqueues it: the one way that every operation takes.
+    /// Checks a call and enqueues it, now or with its group: the one way that every operation takes.
     ///
     /// # Safety
     /// Operands without something that keeps them are valid until the operation is over.
     unsafe fn call(&self, call: Call, operands: Operands, stream: &Stream) -> Result<Handle> {
+        let collective = call.collective;
+        let checked =
+            self.check(call, operands, stream).map_err(|error| group::refuse(collective, error))?;
+        // SAFETY: the operands are kept by the operation or by the caller's promise.
+        unsafe { group::take(checked) }
+    }
+
+    /// Refuses what cannot be done; else says what is asked of the engine.
+    fn check(&self, call: Call, operands: Operands, stream: &Stream) -> Result<Checked> {
         self.engine.check()?;
         stream.must_be_of(&self.device)?;
         let Call { collective, dtype, reduction, count, root, counts } = call;
@@ -292,50 +290,50 @@ impl Communicator {
                 format!("{request}: those are more bytes than memory can have"),
             ));
         }
-        let mut calls = lock(&self.calls);
-        let program = self.program(&mut calls, &mut request)?;
+        let program = self.program(&mut request)?;
         operands.check(&request, &program)?;
         let Operands { send, receive } = operands;
-        let fingerprint = self.number(&mut calls, &request, &program);
         let point_to_point = is_point_to_point(collective);
-        let keep = [send.keep, receive.keep].into_iter().flatten().collect();
-        let make = |on_complete| {
-            Arc::new(Operation::new(OperationRequest {
+        Ok(Checked {
+            order: Arc::clone(&self.order),
+            collective,
+            root,
+            request: OperationRequest {
+                fingerprint: self.fingerprint(&request, &program),
                 program,
-                fingerprint,
                 lane: if point_to_point { Lane::PointToPoint } else { Lane::Collective },
                 send: send.pointer.cast_const().cast(),
                 receive: receive.pointer.cast(),
-                keep,
+                keep: [send.keep, receive.keep].into_iter().flatten().collect(),
                 timeout: self.op_timeout,
                 ready: false,
-                on_complete: Some(on_complete),
-            }))
-        };
-        // SAFETY: the operands are kept by the operation or by the caller's promise; the stream
-        // submits the operation once.
-        let submit = |operation: &Arc<Operation>| unsafe { self.engine.submit(operation) };
-        let operation = stream.enqueue(&self.engine, make, submit).inspect_err(|_| {
-            // It did not take place, so the next call has its number.
-            *calls.next_number(&request) -= 1;
-        })?;
-        drop(calls);
-        Ok(Handle { engine: Arc::clone(&self.engine), operation })
+                on_complete: None,
+            },
+            stream: stream.clone(),
+        })
     }
 
     /// The compiled call, from the cache if it was made before.
-    fn program(&self, calls: &mut Calls, request: &mut Request) -> Result<Arc<Program>> {
-        if let Some(program) = calls.programs.get(request) {
+    fn program(&self, request: &mut Request) -> Result<Arc<Program>> {
+        let Request { collective, dtype, count, root, rank, .. } = *request;
+        if own_messages::is_one(rank, collective, root) {
+            if group::group_depth() == 0 {
+                return Err(own_messages::needs_a_group(collective, rank));
+            }
+            return own_messages::program(count, dtype, false).map(Arc::new);
+        }
+        let mut programs = lock(&self.programs);
+        if let Some(program) = programs.get(request) {
             return Ok(Arc::clone(program));
         }
         let key = request.clone();
         self.check_reduction(request)?;
         request.algorithm = self.algorithms.choose(request)?.algorithm;
         let program = Arc::new(Program::new(compile(request)?));
-        if calls.programs.len() >= KEPT_PROGRAMS {
-            calls.programs.clear();
+        if programs.len() >= KEPT_PROGRAMS {
+            programs.clear();
         }
-        calls.programs.insert(key, Arc::clone(&program));
+        programs.insert(key, Arc::clone(&program));
         Ok(program)
     }
 
@@ -351,18 +349,15 @@ impl Communicator {
         Ok(())
     }
 
-    /// Gives the call its number and says what all ranks must have asked.
-    fn number(&self, calls: &mut Calls, request: &Request, program: &Program) -> Fingerprint {
+    /// What all ranks must have asked; the number comes later.
+    fn fingerprint(&self, request: &Request, program: &Program) -> Fingerprint {
         let (collective, root) = match request.collective {
             Collective::Send => (Collective::Send, request.root),
             Collective::Recv => (Collective::Send, self.rank),
             other => (other, request.root),
         };
-        let next = calls.next_number(request);
-        let sequence = *next;
-        *next += 1;
         Fingerprint {
-            sequence,
+            sequence: 0,
             collective,
             dtype: request.dtype,
             op: request.op,

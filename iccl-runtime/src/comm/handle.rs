@@ -3,44 +3,97 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::Result;
-use crate::engine::{Engine, Operation};
+use super::enqueue::Begun;
+use super::group::Promise;
+use crate::{Error, ErrorKind, Result};
 
-/// An operation that was enqueued. Dropping it does not stop the operation.
+/// An operation that was enqueued, or will be at the end of its [`Group`](super::Group). Dropping it does
+/// not stop the operation.
 #[must_use = "an operation's outcome is known only through its handle or its stream"]
 #[derive(Clone)]
 pub struct Handle {
-    pub(super) engine: Arc<Engine>,
-    pub(super) operation: Arc<Operation>,
+    of: Of,
+}
+
+#[derive(Clone)]
+enum Of {
+    Operation(Begun),
+    Promise(Arc<Promise>),
 }
 
 impl std::fmt::Debug for Handle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Handle({})", self.operation)
+        match (&self.of, self.operation()) {
+            (_, Ok((_, operation))) => write!(f, "Handle({operation})"),
+            (Of::Promise(promise), _) => write!(f, "Handle({} of a group)", promise.collective),
+            (Of::Operation(_), Err(error)) => write!(f, "Handle({error})"),
+        }
     }
 }
 
 impl Handle {
+    pub(super) const fn begun(begun: Begun) -> Self {
+        Self { of: Of::Operation(begun) }
+    }
+
+    pub(super) const fn promised(promise: Arc<Promise>) -> Self {
+        Self { of: Of::Promise(promise) }
+    }
+
     /// Waits until the operation is over. It has a deadline of its own (`engine.op_timeout`, from the
     /// moment at which its stream reaches it).
     ///
     /// # Errors
-    /// How the operation ended.
+    /// How the operation ended. `InvalidUsage` if its group has not ended; if the group enqueued nothing,
+    /// why.
     pub fn wait(&self) -> Result<()> {
-        self.engine.wait(&self.operation, None)
+        let (engine, operation) = self.operation()?;
+        engine.wait(operation, None)
     }
 
     /// Waits until the operation is over, at most `timeout`.
     ///
     /// # Errors
-    /// How the operation ended; `Timeout` if it is not over (it goes on then, see
-    /// [`Handle::is_over`]).
+    /// As [`Handle::wait`]; `Timeout` if it is not over (it goes on then, see [`Handle::is_over`]).
     pub fn wait_for(&self, timeout: Duration) -> Result<()> {
-        self.engine.wait(&self.operation, Instant::now().checked_add(timeout))
+        let (engine, operation) = self.operation()?;
+        engine.wait(operation, Instant::now().checked_add(timeout))
     }
 
-    /// Whether the operation is over, successfully or not. Does not block.
+    /// How the operation ended, `None` if it is not over. Does not block.
+    ///
+    /// On the thread whose open group the call belongs to, where it cannot end, this is `InvalidUsage`, as
+    /// from [`Handle::wait`], so that a loop over it ends.
+    pub fn outcome(&self) -> Option<Result<()>> {
+        match self.operation() {
+            Ok((_, operation)) => operation.outcome(),
+            Err(_) if self.is_promised_elsewhere() => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    /// Whether the operation is over, successfully or not: whether [`Handle::outcome`] has something to
+    /// tell. Does not block.
     pub fn is_over(&self) -> bool {
-        self.operation.is_over()
+        self.outcome().is_some()
+    }
+
+    /// Whether the call belongs to a group that is open on another thread.
+    fn is_promised_elsewhere(&self) -> bool {
+        let Of::Promise(promise) = &self.of else { return false };
+        promise.kept().is_none() && !promise.is_of_this_thread()
+    }
+
+    fn operation(&self) -> Result<&Begun> {
+        match &self.of {
+            Of::Operation(begun) => Ok(begun),
+            Of::Promise(promise) => promise.kept().unwrap_or_else(|| {
+                Err(Error::new(
+                    ErrorKind::InvalidUsage,
+                    format!("{}: its group has not ended", promise.collective),
+                )
+                .with_hint("end the group first, then wait"))
+            }),
+        }
     }
 }

@@ -16,13 +16,14 @@ impl Communicator {
     /// Sends `count` elements to `peer`, which receives them with [`Communicator::recv`]. Messages to
     /// one peer arrive in order. A send is over when the transport needs the buffer no more; it may
     /// wait for the peer to receive, so two ranks that both send first and receive afterwards on one
-    /// stream wait for each other and end with `Timeout`. It may also be over before the peer has
+    /// stream wait for each other and end with `Timeout`; in one [`Group`](super::Group) they complete. It may also be over before the peer has
     /// looked at the message: if that then receives another count or dtype, the receive ends with
     /// `Mismatch` before a byte is written, and this rank learns of it within a moment through
     /// [`Communicator::async_error`] and every later call.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`]; `InvalidArgument` for a peer that is no other rank.
+    /// As [`Communicator::all_reduce`]; `InvalidArgument` for a peer that is no rank, and for this rank
+    /// itself outside a group.
     pub fn send(
         &self,
         send: &Buffer,

@@ -9,43 +9,47 @@ use iccl_plugin_api::MemoryKind;
 use iccl_plugin_api::sdk::Progress;
 
 use super::device::Device;
-use crate::engine::{Engine, OnComplete, Operation};
+use crate::engine::{Engine, Operation};
 use crate::{Error, ErrorKind, Result};
 
 /// A queue of a device's work. Work of one stream is done in the order in which it was enqueued;
 /// work of different streams in any. Cheap to clone: clones are the same stream.
 #[derive(Clone)]
 pub struct Stream {
-    inner: Arc<StreamInner>,
+    pub(super) inner: Arc<StreamInner>,
 }
 
-struct StreamInner {
-    device: Device,
-    handle: u64,
-    /// A word of the device that counts the operations of this stream that are over.
-    word: Arc<Word>,
+pub(super) struct StreamInner {
+    pub(super) device: Device,
+    pub(super) handle: u64,
+    /// A word of the device that counts the places of this stream whose operations are over.
+    pub(super) word: Arc<Word>,
     /// A word of the device that counts the places of this stream that others wait for.
     mark: Arc<Word>,
-    issue: Mutex<Issue>,
+    /// A word of the device that counts the holds of this stream that are released.
+    released: Arc<Word>,
+    pub(super) issue: Mutex<Issue>,
 }
 
 /// What is under way, guarded together so that the stream and the word count alike.
 #[derive(Default)]
-struct Issue {
-    enqueued: u64,
-    pending: VecDeque<(Arc<Engine>, Arc<Operation>)>,
+pub(super) struct Issue {
+    /// Places where operations begin; see [`super::enqueue`].
+    pub(super) enqueued: u64,
+    pub(super) pending: VecDeque<(Arc<Engine>, Arc<Operation>)>,
     marks: u64,
+    holds: u64,
     /// Marks of other streams that this one waits for; they live as long as it does.
     waited_for: Vec<Arc<Word>>,
 }
 
-struct Word {
+pub(super) struct Word {
     device: Device,
-    pointer: *mut u64,
+    pub(super) pointer: *mut u64,
     ended: Mutex<Ended>,
 }
 
-/// Which operations (or marks) of a stream are over.
+/// Which places (or marks) of a stream are over.
 #[derive(Default)]
 struct Ended {
     /// All up to this one.
@@ -68,10 +72,10 @@ impl Word {
         Ok(Arc::new(Self { device: device.clone(), pointer, ended: Mutex::default() }))
     }
 
-    /// Operation `number` is over: lets the stream pass the waits for it and for those before it. One
+    /// Place `number` is over: lets the stream pass the waits for it and for those before it. One
     /// that ends early (because its communicator failed, while operations of others go on) does not
     /// let the stream past those before it.
-    fn end(&self, number: u64) {
+    pub(super) fn end(&self, number: u64) {
         let mut ended = lock(&self.ended);
         if number != ended.all_up_to + 1 {
             ended.beyond.insert(number);
@@ -104,16 +108,28 @@ impl std::fmt::Debug for Stream {
     }
 }
 
-/// What a stream tells when it reaches an operation.
-struct Reached {
-    engine: Arc<Engine>,
-    operation: Arc<Operation>,
+/// Keeps a stream from going on, see [`Stream::hold`]. Dropping it lets the stream go on.
+#[must_use = "the stream goes on as soon as this is dropped"]
+pub struct Hold {
+    released: Arc<Word>,
+    number: u64,
 }
 
-unsafe extern "C" fn reached(user: *mut c_void) {
-    // SAFETY: `enqueue` leaked it for this one call.
-    let reached = unsafe { Box::from_raw(user.cast::<Reached>()) };
-    reached.engine.set_ready(&reached.operation);
+impl Hold {
+    /// Lets the stream go on.
+    pub fn release(self) {}
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.released.end(self.number);
+    }
+}
+
+impl std::fmt::Debug for Hold {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Hold({} of a stream of {})", self.number, self.released.device)
+    }
 }
 
 /// What a stream tells when it reaches a mark.
@@ -130,7 +146,7 @@ unsafe extern "C" fn marked(user: *mut c_void) {
 
 impl Stream {
     pub(super) fn new(device: &Device) -> Result<Self> {
-        let (word, mark) = (Word::new(device)?, Word::new(device)?);
+        let (word, mark, released) = (Word::new(device)?, Word::new(device)?, Word::new(device)?);
         let handle =
             device.inner.open.stream_create().map_err(|error| device.inner.error(error))?;
         Ok(Self {
@@ -139,6 +155,7 @@ impl Stream {
                 handle,
                 word,
                 mark,
+                released,
                 issue: Mutex::default(),
             }),
         })
@@ -162,6 +179,32 @@ impl Stream {
         let inner = &self.inner;
         let answer = inner.device.inner.open.stream_query(inner.handle);
         Ok(answer.map_err(|error| inner.device.inner.error(error))? == Progress::Done)
+    }
+
+    /// Makes later work of this stream wait until the host lets it go on, by releasing or dropping what this
+    /// gives. Returns at once.
+    ///
+    /// Whatever waits for the stream waits as well: [`Stream::synchronize`] without a limit, and the end
+    /// of the stream, on the thread that holds it wait for ever.
+    ///
+    /// # Errors
+    /// `NotSupported` if the device cannot make a stream wait for the host; what the driver says.
+    pub fn hold(&self) -> Result<Hold> {
+        let device = &self.inner.device.inner;
+        if !device.waits_for_host() {
+            return Err(Error::new(
+                ErrorKind::NotSupported,
+                format!("a stream of {} cannot wait for the host", self.inner.device),
+            ));
+        }
+        let released = &self.inner.released;
+        let mut issue = lock(&self.inner.issue);
+        let number = issue.holds + 1;
+        // SAFETY: the word is the device's, aligned, and outlives the stream.
+        unsafe { device.open.stream_wait_value(self.inner.handle, released.pointer, number) }
+            .map_err(|error| device.error(error))?;
+        issue.holds = number;
+        Ok(Hold { released: Arc::clone(released), number })
     }
 
     /// Makes later work of this stream wait until the work that `other` has now is done, operations of
@@ -241,52 +284,9 @@ impl Stream {
         outcome.and(self.inner.device.inner.synchronize(self.inner.handle, left))
     }
 
-    /// Makes a place in the stream for an operation. `make` gets what lets the stream go on, and
-    /// makes the operation; `submit` hands it to the engine.
-    pub(super) fn enqueue(
-        &self,
-        engine: &Arc<Engine>,
-        make: impl FnOnce(OnComplete) -> Arc<Operation>,
-        submit: impl FnOnce(&Arc<Operation>),
-    ) -> Result<Arc<Operation>> {
-        let inner = &self.inner;
-        let device = &inner.device.inner;
-        let mut issue = lock(&inner.issue);
-        issue.forget_ended();
-        let number = issue.enqueued + 1;
-        let word = Arc::clone(&inner.word);
-        let operation = make(Box::new(move || word.end(number)));
-        if device.calls_host() {
-            let user = Box::into_raw(Box::new(Reached {
-                engine: Arc::clone(engine),
-                operation: Arc::clone(&operation),
-            }));
-            // SAFETY: `reached` may be called once on any thread with what was leaked for it.
-            let asked = unsafe { device.open.host_function(inner.handle, reached, user.cast()) };
-            if let Err(error) = asked {
-                // SAFETY: a refused call is never made, so the box is still this function's.
-                drop(unsafe { Box::from_raw(user) });
-                return Err(device.error(error));
-            }
-        } else {
-            device.synchronize(inner.handle, Duration::MAX)?;
-            engine.set_ready(&operation);
-        }
-        if device.waits_for_host() {
-            // SAFETY: the word is the device's, aligned, and outlives the stream.
-            unsafe { device.open.stream_wait_value(inner.handle, inner.word.pointer, number) }
-                .map_err(|error| device.error(error))?;
-        }
-        issue.enqueued = number;
-        submit(&operation);
-        issue.pending.push_back((Arc::clone(engine), Arc::clone(&operation)));
-        drop(issue);
-        if !device.waits_for_host() {
-            // The stream cannot be made to wait, so whoever enqueues does; the outcome is the
-            // handle's.
-            let _ = engine.wait(&operation, None);
-        }
-        Ok(operation)
+    /// Tells this stream from others.
+    pub(super) fn address(&self) -> usize {
+        Arc::as_ptr(&self.inner) as usize
     }
 
     pub(super) fn must_be_of(&self, device: &Device) -> Result<()> {
@@ -302,7 +302,7 @@ impl Stream {
 
 impl Issue {
     /// Forgets operations that ended well; those that failed stay for `synchronize` to tell.
-    fn forget_ended(&mut self) {
+    pub(super) fn forget_ended(&mut self) {
         while self.pending.front().is_some_and(|(_, operation)| {
             operation.outcome().is_some_and(|outcome| outcome.is_ok())
         }) {
@@ -320,6 +320,6 @@ impl Drop for StreamInner {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
