@@ -19,6 +19,7 @@ mod enqueue;
 mod group;
 mod handle;
 mod initialise;
+mod local_ranks;
 mod order;
 mod own_messages;
 mod point_to_point;
