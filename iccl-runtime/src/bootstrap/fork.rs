@@ -43,8 +43,8 @@ const FREE: i32 = -1;
 static OPEN: [AtomicI32; SLOTS] = [const { AtomicI32::new(FREE) }; SLOTS];
 
 /// Marks a socket as one that a forked child closes, until this is dropped. It must be dropped before
-/// the socket is closed, and the socket be used by one thread only, which does not fork: then
-/// nobody in the child misses it.
+/// the socket is closed, and the socket either be used by one thread only, which does not fork, or be
+/// left alone in the child by whoever has it there: then nobody misses it.
 #[derive(Debug)]
 pub(super) struct CloseInChild(Option<usize>);
 
@@ -80,8 +80,8 @@ extern "C" fn close_in_child() {
         let fd = slot.swap(FREE, Ordering::AcqRel);
         if fd != FREE {
             // SAFETY: the descriptor was open and registered in the parent at the moment of the
-            // fork, so it is this process's copy; the thread that owns it does not exist here, so
-            // nobody uses or closes it again.
+            // fork, so it is this process's copy; the thread that owns it does not exist here, or its
+            // owner forgets it in a child, so nobody uses or closes it again.
             unsafe { libc::close(fd) };
         }
     }

@@ -1,15 +1,18 @@
 //! Joining a job: check in at the root, wire the tree, exchange descriptors.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use iccl_wire::{Key, WIRE_VERSION};
+use iccl_wire::{FieldError, Key, Reader, WIRE_VERSION, Writer};
 
 use super::control::{Callback, Control};
 use super::interface::{InterfaceChoice, choose, interfaces, loopback};
-use super::message::{CONTRIBUTION_LIMIT_BYTES, CheckIn, FromRoot, Notice, ToRoot};
+use super::lineage::{Child, Lineage};
+use super::message::{
+    CONTRIBUTION_LIMIT_BYTES, CheckIn, FromRoot, Notice, ToRoot, read_address, write_address,
+};
 use super::net::{Endpoint, Listener};
 use super::rendezvous::{Meeting, Rendezvous, Target, local_target, use_once};
 use super::root::{Root, RootOptions, UniqueIdOptions};
@@ -27,6 +30,8 @@ const BARRIER_TAG: u32 = u32::from_le_bytes(*b"barr");
 /// How long a root goes on telling late ranks that a job at a fixed address has failed. Short, so
 /// that the address is free for the next attempt.
 const ADDRESS_LINGER: Duration = Duration::from_secs(1);
+/// The longest descriptor: it travels behind the rank's address.
+const DESCRIPTOR_LIMIT_BYTES: usize = CONTRIBUTION_LIMIT_BYTES - 32;
 /// How long a dropped bootstrap waits for the ranks below it to leave.
 const DROP_LINGER: Duration = Duration::from_secs(1);
 
@@ -94,6 +99,7 @@ pub struct Bootstrap {
     local_ip: IpAddr,
     descriptors: Vec<Vec<u8>>,
     control: Control,
+    lineage: Arc<Lineage>,
 }
 
 impl Bootstrap {
@@ -111,7 +117,7 @@ impl Bootstrap {
         if options.world_size == 0 {
             return Err(Error::new(ErrorKind::InvalidArgument, "bootstrap: the world size is 0"));
         }
-        let (bytes, limit) = (options.descriptor.len(), CONTRIBUTION_LIMIT_BYTES);
+        let (bytes, limit) = (options.descriptor.len(), DESCRIPTOR_LIMIT_BYTES);
         if bytes > limit {
             let message =
                 format!("bootstrap: a descriptor of {bytes} bytes, at most {limit} are allowed");
@@ -125,6 +131,10 @@ impl Bootstrap {
         }
         if let Rendezvous::UniqueId(id) = &options.rendezvous {
             use_once(id, options.rank)?;
+        }
+        if let Some(child) = options.rendezvous.child() {
+            child.check(options.rank, options.world_size)?;
+            child.lineage.end_lingering();
         }
         let mut root = if options.rank == 0 && !is_unique_id {
             let lingering = std::mem::take(&mut *lock_lingering());
@@ -144,7 +154,10 @@ impl Bootstrap {
             match &joined {
                 Ok(_) => root.detach(),
                 Err(error) if error.kind() == ErrorKind::Aborted => drop(root),
-                Err(_) => lock_lingering().push(root),
+                Err(_) => match options.rendezvous.child() {
+                    Some(child) => child.lineage.linger(root),
+                    None => lock_lingering().push(root),
+                },
             }
         }
         joined
@@ -160,6 +173,7 @@ impl Bootstrap {
         }
         let key = Key::generate().map_err(no_randomness)?;
         Ok(Self {
+            lineage: Arc::new(Lineage::new(0, &key, None, vec![None])),
             rank: 0,
             world_size: 1,
             key,
@@ -193,6 +207,11 @@ impl Bootstrap {
     /// Every rank's descriptor, by rank.
     pub fn descriptors(&self) -> &[Vec<u8>] {
         &self.descriptors
+    }
+
+    /// What it takes to make jobs out of this one, even when this one is in pieces.
+    pub fn lineage(&self) -> &Arc<Lineage> {
+        &self.lineage
     }
 
     /// Gives every rank the `bytes` of every rank, by rank. All ranks call it in the same order
@@ -313,6 +332,16 @@ fn start_root(options: &JoinOptions) -> Result<Root> {
             })?;
             Ok(root)
         }
+        Rendezvous::Child(child) => {
+            // Fresh for each attempt, so that what is left of an earlier one fits nowhere.
+            let session_key = Key::generate().map_err(no_randomness)?;
+            let root = root_options(options, child.target()?, Some(session_key));
+            Root::start(RootOptions {
+                linger: options.init_timeout,
+                venue: Some(child.venue()?),
+                ..root
+            })
+        }
         Rendezvous::UniqueId(_) | Rendezvous::Alone => {
             Err(Error::new(ErrorKind::Internal, "bootstrap: this rendezvous has its own root"))
         }
@@ -327,6 +356,7 @@ fn root_options(options: &JoinOptions, target: Target, session_key: Option<Key>)
         lifetime: options.init_timeout,
         linger: ADDRESS_LINGER,
         wire_version: options.wire_version,
+        venue: None,
     }
 }
 
@@ -364,8 +394,8 @@ struct CheckedIn {
     link: RootLink,
     target: Target,
     local_ip: IpAddr,
-    /// Where this rank's children connect.
-    listener: Option<Listener>,
+    /// Where other ranks connect.
+    listener: Option<Arc<Listener>>,
 }
 
 /// One attempt to join.
@@ -389,13 +419,16 @@ impl Join<'_> {
         };
         let key = session_key.unwrap_or(target.key).derive("iccl job key", &target.job);
         tracing::debug!(rank, ?parent, "bootstrap: everyone has checked in");
+        let has_children = !tree::children(rank, world_size).is_empty();
+        let address = listener.as_deref().and_then(address_of);
         let edges = Wiring {
             rank,
             world_size,
             key: key.derive("tree", &[]),
             job: &target.job,
             wire_version: options.wire_version,
-            listener,
+            listener: listener.clone().filter(|_| has_children),
+            names: options.rendezvous.child().map(|child| Arc::clone(&child.members)),
             parent,
             root: link,
             deadline: self.deadline,
@@ -405,21 +438,41 @@ impl Join<'_> {
         .run()?;
         let control = Control::start(rank, world_size, edges)?;
         let left = self.deadline.saturating_duration_since(Instant::now());
-        let descriptors =
-            control.all_gather(DESCRIPTORS_TAG, &options.descriptor, left, self.cancel())?;
+        let introduction = introduce(address, &options.descriptor);
+        let gathered = control
+            .all_gather(DESCRIPTORS_TAG, &introduction, left, self.cancel())
+            .map_err(|error| options.rendezvous.in_old_ranks(error))?;
+        let mut addresses = Vec::new();
+        let mut descriptors = Vec::new();
+        for (rank, introduction) in (0..).zip(gathered) {
+            let (address, descriptor) = introduced(&introduction).map_err(|error| {
+                let message = format!("bootstrap: what rank {rank} said of itself is unreadable");
+                let error = Error::new(ErrorKind::Internal, message).with_source(error);
+                options.rendezvous.in_old_ranks(error.with_rank(rank))
+            })?;
+            addresses.push(address);
+            descriptors.push(descriptor);
+        }
         tracing::debug!(rank, "bootstrap: joined");
-        Ok(Bootstrap { rank, world_size, key, local_ip, descriptors, control })
+        let lineage = Arc::new(Lineage::new(rank, &key, listener, addresses));
+        Ok(Bootstrap { rank, world_size, key, local_ip, descriptors, control, lineage })
+    }
+
+    /// What this rank is called until the job stands.
+    fn name(&self) -> u32 {
+        self.options.rendezvous.child().map_or(self.options.rank, Child::own)
     }
 
     fn cancel(&self) -> Option<&AtomicBool> {
         self.options.cancel.as_deref()
     }
 
-    /// Finds the root and checks in; opens the listener for this rank's children on the way.
+    /// Finds the root and checks in; opens this rank's listener on the way.
     fn check_in(&self) -> Result<CheckedIn> {
         let options = self.options;
+        let child = options.rendezvous.child();
         let instance = random_number()?;
-        let mut listener: Option<Listener> = None;
+        let mut listener: Option<Arc<Listener>> = None;
         let mut local_ip = None;
         let mut check_in = |reached_from: Option<IpAddr>| {
             let ip = self.own_ip(reached_from)?;
@@ -427,26 +480,25 @@ impl Join<'_> {
                 local_ip = Some(ip);
                 listener = self.listen(ip)?;
             }
-            let address = match listener.as_ref().map(Listener::endpoint) {
-                Some(Endpoint::Tcp(address)) => Some(*address),
-                _ => None,
-            };
             let left = self.deadline.saturating_duration_since(Instant::now());
             // The root speaks before this rank's own deadline, so that the answer still arrives.
             let patience = left.saturating_sub((left / 5).min(Duration::from_millis(500)));
             Ok(ToRoot::CheckIn(CheckIn {
-                rank: options.rank,
+                rank: self.name(),
                 world_size: options.world_size,
                 instance,
                 protocol_version: options.protocol_version,
                 software: options.software.clone(),
                 process: process_name(),
                 patience_milliseconds: u32::try_from(patience.as_millis()).unwrap_or(u32::MAX),
-                listener: address,
+                listener: listener.as_deref().and_then(address_of),
+                call: child.map(|child| child.call.clone()).unwrap_or_default(),
             }))
         };
         let (link, target) = RootDialer {
-            rank: options.rank,
+            rank: self.name(),
+            root_rank: child.map_or(0, Child::first),
+            is_kept: child.is_some(),
             wire_version: options.wire_version,
             deadline: self.deadline,
             cancel: self.cancel(),
@@ -467,8 +519,9 @@ impl Join<'_> {
         }
     }
 
-    fn listen(&self, ip: IpAddr) -> Result<Option<Listener>> {
-        if tree::children(self.options.rank, self.options.world_size).is_empty() {
+    /// Listens for this rank's children in the tree, and then for ranks that form a new job.
+    fn listen(&self, ip: IpAddr) -> Result<Option<Arc<Listener>>> {
+        if self.options.world_size == 1 {
             return Ok(None);
         }
         let own = interfaces()?.into_iter().find(|interface| interface.ip == ip);
@@ -477,8 +530,30 @@ impl Join<'_> {
             let message = format!("bootstrap: cannot listen on {ip} for other ranks");
             Error::new(ErrorKind::TransportError, message).with_source(error)
         })?;
-        Ok(Some(listener))
+        Ok(Some(Arc::new(listener)))
     }
+}
+
+fn address_of(listener: &Listener) -> Option<SocketAddr> {
+    match listener.endpoint() {
+        Endpoint::Tcp(address) => Some(*address),
+        Endpoint::Local(_) => None,
+    }
+}
+
+/// A rank's part of the first all-gather: where it listens, then its descriptor.
+fn introduce(address: Option<SocketAddr>, descriptor: &[u8]) -> Vec<u8> {
+    let mut writer = Writer::new();
+    write_address(&mut writer, address);
+    writer.raw(descriptor);
+    writer.finish()
+}
+
+fn introduced(bytes: &[u8]) -> Result<(Option<SocketAddr>, Vec<u8>), FieldError> {
+    let mut reader = Reader::new(bytes);
+    let address = read_address(&mut reader)?;
+    let rest = bytes.len() - reader.remaining_bytes();
+    Ok((address, bytes[rest..].to_vec()))
 }
 
 fn random_number() -> Result<u64> {

@@ -127,8 +127,10 @@ pub(super) struct CheckIn {
     pub(super) process: String,
     /// How long the root may wait for the others before it must say that they are missing.
     pub(super) patience_milliseconds: u32,
-    /// Where children in the tree connect; `None` for a rank that has none.
+    /// Where this rank listens; `None` if it is alone.
     pub(super) listener: Option<SocketAddr>,
+    /// What the rank was asked to do, where ranks of one job form another; else empty.
+    pub(super) call: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -195,6 +197,7 @@ impl ToRoot {
                     .str(shorten_to(&check_in.process, NAME_LIMIT_BYTES))
                     .u32(check_in.patience_milliseconds);
                 write_address(&mut writer, check_in.listener);
+                writer.str(shorten_to(&check_in.call, NAME_LIMIT_BYTES));
             }
             Self::Wired => {
                 writer.u8(2);
@@ -219,6 +222,7 @@ impl ToRoot {
                 process: reader.str("process", NAME_LIMIT_BYTES)?.to_owned(),
                 patience_milliseconds: reader.u32("patience")?,
                 listener: read_address(&mut reader)?,
+                call: reader.str("call", NAME_LIMIT_BYTES)?.to_owned(),
             }),
             2 => Self::Wired,
             3 => Self::Failed(Failure::read(&mut reader)?),
@@ -430,6 +434,7 @@ mod tests {
             process: "pid 5 on host".into(),
             patience_milliseconds: 6,
             listener: Some("[fe80::1%7]:9".parse().unwrap()),
+            call: "shrink without [3]".into(),
         });
         for message in [check_in, ToRoot::Wired, ToRoot::Failed(failure())] {
             assert_eq!(ToRoot::decode(&message.encode()), Ok(message));

@@ -5,6 +5,7 @@
 //! * [`UniqueId`] is the invitation of a job that has no launcher, as in NCCL.
 //! * [`Bootstrap::join`] meets the others at the root, builds the tree, exchanges descriptors.
 //! * [`Bootstrap`] then carries all-gathers and notices over the tree, on one sleeping thread.
+//! * [`Lineage`] is what it keeps so that some of its ranks can form a job of their own.
 //!
 //! Nothing here trusts a byte before the peer proved that it knows the job secret, waits without a
 //! deadline, or decides anything about links and devices.
@@ -17,8 +18,10 @@ mod gather;
 mod identity;
 mod interface;
 mod join;
+mod lineage;
 mod message;
 mod net;
+mod probes;
 mod rendezvous;
 mod root;
 mod root_link;
@@ -34,6 +37,7 @@ use std::time::Duration;
 pub use identity::{Identity, IdentitySettings, Launcher, RootSetting, near_misses};
 pub use interface::{HostPort, Interface, InterfaceChoice, choose, interfaces, is_link_local};
 pub use join::{Bootstrap, JoinOptions};
+pub use lineage::{Child, Lineage};
 pub use message::{CONTRIBUTION_LIMIT_BYTES, Notice};
 pub use rendezvous::{Meeting, Rendezvous};
 pub use root::UniqueIdOptions;

@@ -13,7 +13,7 @@ use rustix::net::{
 };
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
-use super::fork::CloseInChild;
+use super::fork::{CloseInChild, Owner};
 
 /// Enough for a burst of ranks; the kernel caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
@@ -43,13 +43,20 @@ impl std::fmt::Display for Endpoint {
 pub(super) struct Listener {
     /// Before the socket, so that it is dropped first.
     _close_in_child: CloseInChild,
-    socket: OwnedFd,
+    /// `None` only while it is dropped.
+    socket: Option<OwnedFd>,
     endpoint: Endpoint,
+    owner: Owner,
 }
 
 impl Listener {
     fn new(socket: OwnedFd, endpoint: Endpoint) -> Self {
-        Self { _close_in_child: CloseInChild::new(&socket), socket, endpoint }
+        Self {
+            _close_in_child: CloseInChild::new(&socket),
+            socket: Some(socket),
+            endpoint,
+            owner: Owner::current(),
+        }
     }
 
     pub(super) fn bind(endpoint: &Endpoint) -> io::Result<Self> {
@@ -87,7 +94,7 @@ impl Listener {
     /// The next connection and a description of its other end; `None` when there is none.
     pub(super) fn accept(&self) -> io::Result<Option<(OwnedFd, String)>> {
         loop {
-            match accept_with(&self.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+            match accept_with(self.as_fd(), SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
                 Ok(socket) => {
                     let peer = match &self.endpoint {
                         Endpoint::Tcp(_) => {
@@ -113,7 +120,17 @@ impl Listener {
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        let socket = self.socket.as_ref();
+        socket.unwrap_or_else(|| unreachable!("taken only when dropped")).as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // A forked child has closed its copy, and the number may mean something else there.
+        if !self.owner.is_current() {
+            std::mem::forget(self.socket.take());
+        }
     }
 }
 

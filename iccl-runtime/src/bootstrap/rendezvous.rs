@@ -8,6 +8,7 @@ use iccl_wire::Key;
 use sha2::{Digest, Sha256};
 
 use super::interface::{HostPort, InterfaceChoice, choose, interfaces};
+use super::lineage::Child;
 use super::net::Endpoint;
 use super::unique_id::UniqueId;
 use crate::{Error, ErrorKind, Result};
@@ -28,6 +29,10 @@ pub enum Rendezvous {
     /// Wherever the file says: rank 0 writes a unique id into it, the others wait for that. The file
     /// lies where every rank can read it, and each job has its own.
     File(PathBuf),
+    /// At the first of those ranks of a job that form another; see [`Lineage::child`].
+    ///
+    /// [`Lineage::child`]: super::Lineage::child
+    Child(Child),
     /// The job has one rank: there is nobody to meet.
     Alone,
 }
@@ -71,8 +76,31 @@ impl Rendezvous {
                 Ok(endpoints.map(|endpoint| meeting.target(endpoint)).collect())
             }
             Self::LocalSocket { job } => Ok(vec![local_target(job)]),
+            Self::Child(child) => Ok(vec![child.target().map_err(std::io::Error::other)?]),
             Self::Alone => Ok(Vec::new()),
         }
+    }
+}
+
+impl Rendezvous {
+    /// The ranks of a job that form another, if it is one of those.
+    pub(super) fn child(&self) -> Option<&Child> {
+        match self {
+            Self::Child(child) => Some(child),
+            _ => None,
+        }
+    }
+
+    /// An error of a new job's ranks, as told to those who made it out of an old one: the culprit is
+    /// named by its rank there.
+    pub(crate) fn in_old_ranks(&self, error: Error) -> Error {
+        let Some(child) = self.child() else { return error };
+        let Some(new) = error.rank() else { return error };
+        let Some(old) = child.members.get(new as usize).copied() else { return error };
+        if old == new {
+            return error;
+        }
+        error.with_rank(old).with("new_ranks", format!("rank {new} there is rank {old} here"))
     }
 }
 
@@ -86,6 +114,10 @@ impl std::fmt::Display for Rendezvous {
             }
             Self::LocalSocket { job } => write!(f, "{}", local_socket(job)),
             Self::File(path) => write!(f, "the address in {}", path.display()),
+            Self::Child(child) => match child.address_of(child.first()) {
+                Some(address) => write!(f, "{address}"),
+                None => f.write_str("an unknown address"),
+            },
             Self::Alone => f.write_str("nowhere"),
         }
     }

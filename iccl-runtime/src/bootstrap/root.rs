@@ -16,8 +16,10 @@ use iccl_wire::{Context, Handshake, HandshakeError, Key};
 use rustix::event::PollFlags;
 
 use super::channel::{Channel, ChannelError};
+use super::lineage::Venue;
 use super::message::{Failure, FromRoot, ROOT_FRAME_LIMIT_BYTES, ToRoot};
 use super::net::{Endpoint, Listener, Waker, is_same_user, wait_for};
+use super::probes::Probes;
 use super::rendezvous::Target;
 use super::roster::{Arrival, ConnectionId, Roster};
 use super::strangers::Strangers;
@@ -50,6 +52,8 @@ pub(super) struct RootOptions {
     /// How long to go on telling late ranks that the job has failed.
     pub(super) linger: Duration,
     pub(super) wire_version: u32,
+    /// Where and for whom it works, if ranks of a job form a new one.
+    pub(super) venue: Option<Venue>,
 }
 
 /// A running root. Dropping it ends it.
@@ -64,24 +68,15 @@ pub(super) struct Root {
 
 impl Root {
     pub(super) fn start(options: RootOptions) -> Result<Self> {
-        let listener = Listener::bind(&options.target.endpoint).map_err(|error| {
-            let endpoint = &options.target.endpoint;
-            let hint = match error.raw_os_error() {
-                Some(libc::EADDRNOTAVAIL) => {
-                    "no interface of this host has that address; rank 0 \
-                     has to run on the host that it belongs to"
-                }
-                Some(libc::EADDRINUSE) => "something else listens there: choose another port",
-                Some(libc::EACCES) => "ports below 1024 need privileges: choose another port",
-                _ => "choose another interface or port",
-            };
-            Error::new(ErrorKind::TransportError, format!("bootstrap: cannot listen on {endpoint}"))
-                .with_source(error)
-                .with_hint(hint)
-        })?;
+        let listener = match &options.venue {
+            Some(venue) => Arc::clone(&venue.listener),
+            None => Arc::new(listen(&options.target.endpoint)?),
+        };
         let endpoint = listener.endpoint().clone();
         let stop = Arc::new(AtomicBool::new(false));
         let waker = Arc::new(Waker::new().map_err(resources)?);
+        let members = options.venue.as_ref().map(|venue| venue.members.clone());
+        let others = options.venue.iter().flat_map(|venue| venue.others.iter().copied());
         let service = Service {
             listener: Some(listener),
             stop: Arc::clone(&stop),
@@ -90,7 +85,8 @@ impl Root {
             accept_after: None,
             pending: VecDeque::new(),
             ranks: BTreeMap::new(),
-            roster: Roster::default(),
+            probes: Probes::new(others),
+            roster: Roster::new(members),
             is_complete: false,
             told_failure_at: None,
             strangers: Strangers::default(),
@@ -126,6 +122,23 @@ impl Drop for Root {
             let _ = thread.join();
         }
     }
+}
+
+fn listen(endpoint: &Endpoint) -> Result<Listener> {
+    Listener::bind(endpoint).map_err(|error| {
+        let hint = match error.raw_os_error() {
+            Some(libc::EADDRNOTAVAIL) => {
+                "no interface of this host has that address; rank 0 \
+                 has to run on the host that it belongs to"
+            }
+            Some(libc::EADDRINUSE) => "something else listens there: choose another port",
+            Some(libc::EACCES) => "ports below 1024 need privileges: choose another port",
+            _ => "choose another interface or port",
+        };
+        Error::new(ErrorKind::TransportError, format!("bootstrap: cannot listen on {endpoint}"))
+            .with_source(error)
+            .with_hint(hint)
+    })
 }
 
 fn resources(error: std::io::Error) -> Error {
@@ -194,6 +207,7 @@ impl UniqueId {
             lifetime: options.lifetime,
             linger: options.lifetime,
             wire_version: iccl_wire::WIRE_VERSION,
+            venue: None,
         })?;
         if let Endpoint::Tcp(bound) = root.endpoint() {
             address.set_port(bound.port());
@@ -209,6 +223,7 @@ enum Ready {
     Listener,
     Pending(ConnectionId),
     Rank(u32),
+    Probe(u32),
 }
 
 /// A connection that has not checked in.
@@ -219,7 +234,8 @@ struct Pending {
 
 struct Service {
     options: RootOptions,
-    listener: Option<Listener>,
+    /// `None` once everyone has come: whoever connects to it then wants another rendezvous.
+    listener: Option<Arc<Listener>>,
     stop: Arc<AtomicBool>,
     waker: Arc<Waker>,
     expires: Instant,
@@ -227,6 +243,8 @@ struct Service {
     /// Oldest first.
     pending: VecDeque<Pending>,
     ranks: BTreeMap<u32, (ConnectionId, Channel)>,
+    /// Of the ranks of a new job that have not come.
+    probes: Probes,
     roster: Roster,
     is_complete: bool,
     told_failure_at: Option<Instant>,
@@ -252,7 +270,7 @@ impl Service {
         }
         if let Some(told) = self.told_failure_at {
             let is_flushed = !self.ranks.values().any(|(_, channel)| channel.has_output());
-            let late = self.roster.deadline().unwrap_or(told).min(told + self.options.linger);
+            let late = self.roster.deadline().unwrap_or(self.expires).min(told + self.options.linger);
             return now >= late && (is_flushed || now >= told + self.options.handshake_timeout);
         }
         if self.is_complete {
@@ -264,6 +282,9 @@ impl Service {
     /// Waits for something to happen and deals with it.
     fn turn(&mut self) -> std::io::Result<()> {
         let now = Instant::now();
+        if let Some(rank) = self.probes.begin(now) {
+            self.roster.refused(rank);
+        }
         let accepts = self.accept_after.is_none_or(|after| now >= after) && self.has_room(now);
         let mut fds = vec![(Ready::Waker, self.waker.as_fd(), PollFlags::IN)];
         if let (Some(listener), true) = (&self.listener, accepts) {
@@ -277,12 +298,18 @@ impl Service {
                 (Ready::Rank(*rank), channel.as_fd(), channel.interest())
             }),
         );
+        fds.extend(self.probes.sockets().map(|(rank, fd, interest)| (Ready::Probe(rank), fd, interest)));
         for ready in wait_for(&fds, self.next_wake(now))? {
             match ready {
                 Ready::Waker => self.waker.clear(),
                 Ready::Listener => self.accept(),
                 Ready::Pending(id) => self.serve_pending(id),
                 Ready::Rank(rank) => self.serve_rank(rank),
+                Ready::Probe(rank) => {
+                    if self.probes.is_gone(rank) {
+                        self.roster.refused(rank);
+                    }
+                }
             }
         }
         self.drop_late();
@@ -298,7 +325,8 @@ impl Service {
         let mut next = now + Duration::from_secs(1);
         let handshake = self.options.handshake_timeout;
         let oldest = self.pending.front().map(|pending| pending.channel.opened + handshake);
-        for due in [oldest, self.roster.deadline(), self.accept_after, Some(self.expires)]
+        let probes = self.probes.next();
+        for due in [oldest, self.roster.next(), self.accept_after, probes, Some(self.expires)]
             .into_iter()
             .flatten()
             .filter(|due| *due > now)
@@ -379,6 +407,16 @@ impl Service {
         match (frames.first(), outcome) {
             (Some(frame), _) => self.check_in(entry, frame),
             (None, Err(error)) => {
+                // One that has proved itself; by aborting, or because it was killed.
+                if let Some(claim) = entry.channel.claim()
+                    && let Ok(rank) = u32::try_from(claim.dialer)
+                {
+                    self.roster.note_went_away(rank, Instant::now());
+                }
+                if self.options.venue.is_some() && matches!(error, ChannelError::Closed) {
+                    // A rank that had looked whether this one is still there, most likely.
+                    return;
+                }
                 if let ChannelError::Handshake(HandshakeError::VersionMismatch { theirs, .. }) =
                     &error
                 {
@@ -406,14 +444,20 @@ impl Service {
         let rank = check_in.rank;
         let arrival = self.roster.arrive(entry.id, check_in, Instant::now());
         tracing::debug!(rank, peer = %entry.channel.peer, ?arrival, "bootstrap: checked in");
+        let refusal = match &arrival {
+            // It will find the next root here.
+            Arrival::Early => return,
+            Arrival::Failed => self.roster.failure(),
+            Arrival::Outsider(failure) => Some(failure),
+            Arrival::Waiting | Arrival::Replaced(_) | Arrival::Complete => None,
+        };
         send(&mut entry.channel, &FromRoot::Welcome);
-        if arrival == Arrival::Failed {
+        if let Some(failure) = refusal {
             // Told at once; its connection replaces nobody's.
-            if let Some(failure) = self.roster.failure() {
-                send(&mut entry.channel, &FromRoot::Failed(failure.clone()));
-            }
+            send(&mut entry.channel, &FromRoot::Failed(failure.clone()));
             return;
         }
+        self.probes.forget(rank);
         self.ranks.insert(rank, (entry.id, entry.channel));
         if arrival == Arrival::Complete {
             self.assign();
@@ -425,9 +469,17 @@ impl Service {
         self.is_complete = true;
         self.listener = None;
         self.pending.clear();
+        // By their ranks in the job that begins.
+        let order: Vec<u32> = match &self.options.venue {
+            Some(venue) => venue.members.ranks.to_vec(),
+            None => self.ranks.keys().copied().collect(),
+        };
+        let places: BTreeMap<u32, u32> = order.iter().copied().zip(0..).collect();
         for (rank, (_, channel)) in self.ranks.iter_mut().rev() {
-            let parent = tree::parent(*rank)
-                .and_then(|parent| self.roster.entries().get(&parent))
+            let parent = places
+                .get(rank)
+                .and_then(|place| tree::parent(*place))
+                .and_then(|parent| self.roster.entries().get(&order[parent as usize]))
                 .and_then(|parent| parent.check_in.listener);
             let key = self.options.session_key.clone();
             send(channel, &FromRoot::Assigned { parent, key });
@@ -466,6 +518,8 @@ impl Service {
     fn tell_failure(&mut self) {
         let (Some(failure), None) = (self.roster.failure(), self.told_failure_at) else { return };
         let message = FromRoot::Failed(Failure::clone(failure));
+        self.roster.note_told(self.ranks.keys().copied());
+        self.probes.forget_all();
         for (_, channel) in self.ranks.values_mut().rev() {
             send(channel, &message);
         }

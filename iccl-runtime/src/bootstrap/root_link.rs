@@ -24,6 +24,11 @@ const ATTEMPT_LIMIT: Duration = Duration::from_secs(10);
 /// How to reach the root.
 pub(super) struct RootDialer<'a> {
     pub(super) rank: u32,
+    /// The rank that the root runs on, for messages.
+    pub(super) root_rank: u32,
+    /// Whether the root's address is there as long as its rank lives, so that being refused there
+    /// is final.
+    pub(super) is_kept: bool,
     pub(super) wire_version: u32,
     pub(super) deadline: Instant,
     pub(super) cancel: Option<&'a AtomicBool>,
@@ -74,11 +79,13 @@ impl RootDialer<'_> {
                 )
                 .with("attempts", backoff.attempts())
                 .with("last", &last)
-                .with_rank(0)
-                .with_hint(
+                .with_rank(self.root_rank)
+                .with_hint(if self.is_kept {
+                    "every rank that is to be part of the new communicator must make the same call"
+                } else {
                     "rank 0 or the maker of the unique id must be running and reachable; \
-                     a unique id serves one job only",
-                )
+                     a unique id serves one job only"
+                })
             })?;
         }
     }
@@ -107,7 +114,7 @@ impl RootDialer<'_> {
     fn attempt(&mut self, target: &Target) -> Result<RootLink, Attempt> {
         let endpoint = &target.endpoint;
         let deadline = self.deadline.min(Instant::now() + ATTEMPT_LIMIT);
-        let socket = start_connect(endpoint).map_err(|error| again(&error))?;
+        let socket = start_connect(endpoint).map_err(|error| self.judge_os(&error))?;
         let claim = Claim { dialer: u64::from(self.rank), acceptor: ROOT_ID, channel: 0 };
         let context = Context { purpose: ROOT_PURPOSE, job: &target.job };
         let handshake =
@@ -127,7 +134,12 @@ impl RootDialer<'_> {
             ROOT_FRAME_LIMIT_BYTES,
             endpoint.to_string(),
         );
-        let mut link = RootLink { channel, inbox: VecDeque::new(), has_ended: false };
+        let mut link = RootLink {
+            channel,
+            root_rank: self.root_rank,
+            inbox: VecDeque::new(),
+            has_ended: false,
+        };
         let mut has_checked_in = false;
         loop {
             if self.is_cancelled() {
@@ -183,8 +195,21 @@ impl RootDialer<'_> {
                     format!("bootstrap: this host cannot reach {endpoint}: no such address family");
                 Attempt::Never(Error::new(ErrorKind::TransportError, message))
             }
+            ChannelError::Os(os) => self.judge_os(os),
             other => Attempt::Again(other.to_string()),
         }
+    }
+
+    fn judge_os(&self, error: &std::io::Error) -> Attempt {
+        if self.is_kept && error.kind() == std::io::ErrorKind::ConnectionRefused {
+            let rank = self.root_rank;
+            let message = format!(
+                "bootstrap: rank {rank} is gone, or has destroyed the communicator: nobody listens \
+                 where it did"
+            );
+            return Attempt::Never(Error::new(ErrorKind::PeerLost, message).with_rank(rank));
+        }
+        again(error)
     }
 }
 
@@ -196,6 +221,7 @@ fn again(error: &std::io::Error) -> Attempt {
 #[derive(Debug)]
 pub(super) struct RootLink {
     channel: Channel,
+    root_rank: u32,
     inbox: VecDeque<FromRoot>,
     has_ended: bool,
 }
@@ -259,15 +285,15 @@ impl RootLink {
             if cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed)) {
                 return Err(super::cancelled());
             }
-            let peer = &self.channel.peer;
+            let (peer, root_rank) = (&self.channel.peer, self.root_rank);
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let message = format!("bootstrap: the root at {peer} does not answer");
-                return Err(Error::new(ErrorKind::Timeout, message).with_rank(0));
+                return Err(Error::new(ErrorKind::Timeout, message).with_rank(self.root_rank));
             }
             let gone = format!("bootstrap: the root at {peer} went away during initialisation");
             self.wait(left.min(CANCEL_CHECK)).map_err(|error| {
-                Error::new(ErrorKind::PeerLost, gone).with_rank(0).with_source(error)
+                Error::new(ErrorKind::PeerLost, gone).with_rank(root_rank).with_source(error)
             })?;
         }
     }

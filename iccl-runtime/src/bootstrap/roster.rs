@@ -1,8 +1,9 @@
 //! Who has come, and what that means for the job. Without sockets and clocks: the root tells it
 //! what happened, it tells the root what to answer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::message::{CheckIn, Failure};
@@ -14,6 +15,19 @@ pub(super) type ConnectionId = u64;
 /// How many ranks a message names before it only counts them.
 const NAMED_RANKS: usize = 16;
 
+/// How long a rank that went away before it checked in may take to come again over a new connection.
+const RETURN_LIMIT: Duration = Duration::from_secs(2);
+
+/// The ranks of one job that are to form another, as the first of them was told. They are known by
+/// their ranks in the old job until they all have come.
+#[derive(Clone, Debug)]
+pub(super) struct Members {
+    /// By their ranks in the new job; not empty.
+    pub(super) ranks: Arc<[u32]>,
+    /// What the first of them was asked to do.
+    pub(super) call: String,
+}
+
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) connection: ConnectionId,
@@ -23,7 +37,13 @@ pub(super) struct Entry {
 /// The list of those who have come.
 #[derive(Debug, Default)]
 pub(super) struct Roster {
+    /// Who must come, where that is known from the start.
+    members: Option<Members>,
     entries: BTreeMap<u32, Entry>,
+    /// Ranks that proved themselves and went away before they checked in, and when.
+    went_away: BTreeMap<u32, Instant>,
+    /// Ranks that have been told of the failure.
+    told: BTreeSet<u32>,
     deadline: Option<Instant>,
     failure: Option<Failure>,
     /// A process that spoke another wire version, which rank is not known.
@@ -41,37 +61,86 @@ pub(super) enum Arrival {
     Complete,
     /// The job has failed, now or before; see [`Roster::failure`].
     Failed,
+    /// It knows that the last attempt has failed, and comes for the next one.
+    Early,
+    /// It is not one of those who form the new job, and why; nothing else has changed.
+    Outsider(Failure),
 }
 
 impl Roster {
+    /// A list of whoever comes, or of these.
+    pub(super) fn new(members: Option<Members>) -> Self {
+        Self { members, ..Self::default() }
+    }
+
     pub(super) fn arrive(
         &mut self,
         connection: ConnectionId,
         check_in: CheckIn,
         now: Instant,
     ) -> Arrival {
+        self.went_away.remove(&check_in.rank);
         if self.failure.is_some() {
-            return Arrival::Failed;
+            let is_news = self.told.insert(check_in.rank);
+            return if is_news || self.members.is_none() {
+                Arrival::Failed
+            } else {
+                Arrival::Early
+            };
+        }
+        if let Some(failure) = self.outsider(&check_in) {
+            return Arrival::Outsider(failure);
         }
         let patience = Duration::from_millis(u64::from(check_in.patience_milliseconds));
         let deadline = now + patience;
         self.deadline = Some(self.deadline.map_or(deadline, |earlier| earlier.min(deadline)));
         if let Some(failure) = self.disagreement(&check_in) {
+            self.told.insert(check_in.rank);
             self.failure = Some(failure);
             return Arrival::Failed;
         }
-        let world_size = check_in.world_size;
+        let expected = match &self.members {
+            Some(members) => members.ranks.len(),
+            None => check_in.world_size as usize,
+        };
         let entry = Entry { connection, check_in };
         if let Some(old) = self.entries.insert(entry.check_in.rank, entry) {
             return Arrival::Replaced(old.connection);
         }
-        if self.entries.len() == world_size as usize { Arrival::Complete } else { Arrival::Waiting }
+        if self.entries.len() == expected { Arrival::Complete } else { Arrival::Waiting }
+    }
+
+    /// Why a rank is not let in though it belongs to the old job: the first of the new one was told to
+    /// leave it out. That must not keep the others from forming it.
+    fn outsider(&self, new: &CheckIn) -> Option<Failure> {
+        let Members { ranks, call } = self.members.as_ref()?;
+        let rank = new.rank;
+        if ranks.contains(&rank) {
+            return None;
+        }
+        let (first, theirs) = (ranks[0], &new.call);
+        let message = format!(
+            "rank {rank} has no part in it: rank {first} calls {call}, rank {rank} calls {theirs}"
+        );
+        Some(Failure::new(ErrorKind::Mismatch, Some(rank), message))
     }
 
     fn disagreement(&self, new: &CheckIn) -> Option<Failure> {
         let rank = new.rank;
         let fail = |kind, message| Some(Failure::new(kind, Some(rank), message));
-        if rank >= new.world_size {
+        if let Some(Members { ranks, call }) = &self.members
+            && *call != new.call
+        {
+            let (first, process, theirs) = (ranks[0], &new.process, &new.call);
+            return fail(
+                ErrorKind::Mismatch,
+                format!(
+                    "ranks call different things: rank {first} calls {call}, rank {rank} \
+                     ({process}) calls {theirs}"
+                ),
+            );
+        }
+        if self.members.is_none() && rank >= new.world_size {
             let size = new.world_size;
             let process = &new.process;
             return fail(
@@ -123,6 +192,28 @@ impl Roster {
         self.fail(Failure::new(ErrorKind::PeerLost, Some(rank), message));
     }
 
+    /// Nobody listens any more where this rank did as long as it lived.
+    pub(super) fn refused(&mut self, rank: u32) {
+        let message = format!(
+            "rank {rank} is gone, or has destroyed the communicator: nobody listens where it did"
+        );
+        self.fail(Failure::new(ErrorKind::PeerLost, Some(rank), message));
+    }
+
+    /// A connection ended that had proved to be this rank's, and had not checked in.
+    pub(super) fn note_went_away(&mut self, rank: u32, now: Instant) {
+        let has_a_part =
+            self.members.as_ref().is_none_or(|members| members.ranks.contains(&rank));
+        if has_a_part && !self.entries.contains_key(&rank) {
+            self.went_away.entry(rank).or_insert(now);
+        }
+    }
+
+    /// Notes that these ranks are told of the failure.
+    pub(super) fn note_told(&mut self, ranks: impl IntoIterator<Item = u32>) {
+        self.told.extend(ranks);
+    }
+
     /// A process spoke another wire version. Anyone can, so this fails nothing by itself; it is
     /// said when ranks turn out to be missing.
     pub(super) fn note_version(&mut self, theirs: u32, peer: &str) {
@@ -131,11 +222,19 @@ impl Roster {
 
     /// Fails the job when it is too late for those who are missing.
     pub(super) fn expire(&mut self, now: Instant, wire_version: u32) {
+        if let Some(rank) = self.away_too_long(now) {
+            let message = format!("rank {rank} went away before it had checked in");
+            self.fail(Failure::new(ErrorKind::PeerLost, Some(rank), message));
+            return;
+        }
         if self.deadline.is_none_or(|deadline| now < deadline) {
             return;
         }
         let missing = self.missing();
-        let mut message = format!("missing ranks {}", missing.text);
+        let mut message = match &self.members {
+            Some(members) => format!("{}: missing ranks {}", members.call, missing.text),
+            None => format!("missing ranks {}", missing.text),
+        };
         let mut kind = ErrorKind::Rendezvous;
         if let Some((theirs, peer)) = &self.stranger_version {
             kind = ErrorKind::VersionMismatch;
@@ -148,10 +247,21 @@ impl Roster {
         self.fail(Failure::new(kind, culprit, message));
     }
 
+    fn away_too_long(&self, now: Instant) -> Option<u32> {
+        let is_late = |since: Instant| now >= since + RETURN_LIMIT;
+        self.went_away.iter().find(|(_, since)| is_late(**since)).map(|(rank, _)| *rank)
+    }
+
     fn missing(&self) -> MissingRanks {
+        let is_there = |rank| self.entries.contains_key(&rank);
+        if let Some(members) = &self.members {
+            let mut ranks = members.ranks.to_vec();
+            ranks.sort_unstable();
+            return missing_among(ranks, is_there);
+        }
         let world_size =
             self.entries.first_key_value().map_or(0, |(_, entry)| entry.check_in.world_size);
-        missing_ranks(world_size, |rank| self.entries.contains_key(&rank))
+        missing_ranks(world_size, is_there)
     }
 
     pub(super) fn fail(&mut self, failure: Failure) {
@@ -164,6 +274,12 @@ impl Roster {
 
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.deadline
+    }
+
+    /// When [`expire`](Self::expire) is due.
+    pub(super) fn next(&self) -> Option<Instant> {
+        let away = self.went_away.values().min().map(|since| *since + RETURN_LIMIT);
+        [self.deadline, away].into_iter().flatten().min()
     }
 
     pub(super) fn entries(&self) -> &BTreeMap<u32, Entry> {
@@ -181,9 +297,16 @@ pub(super) struct MissingRanks {
 
 /// Which of `world_size` ranks are not there.
 pub(super) fn missing_ranks(world_size: u32, is_there: impl Fn(u32) -> bool) -> MissingRanks {
+    missing_among(0..world_size, is_there)
+}
+
+fn missing_among(
+    ranks: impl IntoIterator<Item = u32>,
+    is_there: impl Fn(u32) -> bool,
+) -> MissingRanks {
     let mut named = Vec::new();
     let mut count = 0;
-    for rank in (0..world_size).filter(|rank| !is_there(*rank)) {
+    for rank in ranks.into_iter().filter(|rank| !is_there(*rank)) {
         count += 1;
         if named.len() < NAMED_RANKS {
             named.push(rank);
@@ -210,6 +333,7 @@ mod tests {
             process: format!("pid {}", 100 + rank),
             patience_milliseconds: 3000,
             listener: None,
+            call: String::new(),
         }
     }
 
@@ -297,6 +421,86 @@ mod tests {
             failure.message,
             "missing ranks [1]; 10.0.0.9:1 spoke wire version 9, this job speaks 1"
         );
+    }
+
+    #[test]
+    fn a_rank_that_goes_away_before_its_check_in_is_named_unless_it_comes_again() {
+        let mut roster = Roster::default();
+        let now = Instant::now();
+        roster.arrive(0, check_in(0, 3), now);
+        roster.note_went_away(1, now);
+        roster.note_went_away(2, now);
+        roster.arrive(1, check_in(1, 3), now);
+        assert_eq!(roster.next(), Some(now + RETURN_LIMIT));
+        roster.expire(now, 1);
+        assert_eq!(roster.failure(), None);
+        roster.expire(now + RETURN_LIMIT, 1);
+        let failure = roster.failure().unwrap();
+        assert_eq!((failure.kind, failure.rank), (ErrorKind::PeerLost, Some(2)));
+        assert_eq!(failure.message, "rank 2 went away before it had checked in");
+    }
+
+    fn survivors() -> Roster {
+        let call = "shrink without [1]".into();
+        Roster::new(Some(Members { ranks: Arc::new([0, 2, 5]), call }))
+    }
+
+    fn call(rank: u32, call: &str) -> CheckIn {
+        CheckIn { call: call.into(), ..check_in(rank, 3) }
+    }
+
+    #[test]
+    fn members_are_complete_when_all_have_come_whatever_their_numbers() {
+        let mut roster = survivors();
+        let now = Instant::now();
+        for rank in [5, 0] {
+            let arrival = roster.arrive(0, call(rank, "shrink without [1]"), now);
+            assert_eq!(arrival, Arrival::Waiting);
+        }
+        // Whoever is left out hears it, and disturbs nobody.
+        let arrival = roster.arrive(0, call(1, "shrink without [2]"), now);
+        let Arrival::Outsider(failure) = arrival else { panic!("{arrival:?}") };
+        assert_eq!(
+            failure.message,
+            "rank 1 has no part in it: rank 0 calls shrink without [1], rank 1 calls shrink \
+             without [2]"
+        );
+        let arrival = roster.arrive(0, call(2, "shrink without [1]"), now);
+        assert_eq!(arrival, Arrival::Complete);
+    }
+
+    #[test]
+    fn members_that_call_different_things_are_told_of_both() {
+        let mut roster = survivors();
+        let now = Instant::now();
+        assert_eq!(roster.arrive(0, call(0, "shrink without [1]"), now), Arrival::Waiting);
+        assert_eq!(roster.arrive(1, call(5, "shrink without [1, 2]"), now), Arrival::Failed);
+        let failure = roster.failure().unwrap();
+        assert_eq!((failure.kind, failure.rank), (ErrorKind::Mismatch, Some(5)));
+        assert_eq!(
+            failure.message,
+            "ranks call different things: rank 0 calls shrink without [1], rank 5 (pid 105) calls \
+             shrink without [1, 2]"
+        );
+        roster.note_told([0]);
+        // Those who know of it come for the next attempt; whoever is late for this one is told.
+        assert_eq!(roster.arrive(2, call(5, "shrink without [1]"), now), Arrival::Early);
+        assert_eq!(roster.arrive(3, call(0, "shrink without [1]"), now), Arrival::Early);
+        assert_eq!(roster.arrive(4, call(2, "shrink without [1]"), now), Arrival::Failed);
+        assert_eq!(roster.arrive(5, call(2, "shrink without [1]"), now), Arrival::Early);
+    }
+
+    #[test]
+    fn members_that_are_missing_are_named() {
+        let mut roster = survivors();
+        let now = Instant::now();
+        roster.arrive(0, call(0, "shrink without [1]"), now);
+        roster.expire(now + Duration::from_secs(3), 1);
+        let failure = roster.failure().unwrap();
+        assert_eq!(failure.message, "shrink without [1]: missing ranks [2, 5]");
+        let mut roster = survivors();
+        roster.refused(5);
+        assert_eq!(roster.failure().unwrap().rank, Some(5));
     }
 
     #[test]

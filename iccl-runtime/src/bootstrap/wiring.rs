@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -37,8 +38,11 @@ pub(super) struct Wiring<'a> {
     pub(super) key: Key,
     pub(super) job: &'a [u8],
     pub(super) wire_version: u32,
-    /// `None` for a rank without children.
-    pub(super) listener: Option<Listener>,
+    /// Where the children connect.
+    pub(super) listener: Option<Arc<Listener>>,
+    /// What the ranks are called in messages, where that is not their number: the members of a job
+    /// that is made out of another are known by their ranks in that one until it stands.
+    pub(super) names: Option<Arc<[u32]>>,
     /// Where the parent listens; `None` for rank 0.
     pub(super) parent: Option<SocketAddr>,
     pub(super) root: RootLink,
@@ -72,13 +76,25 @@ impl Wiring<'_> {
         }
     }
 
+    /// What a rank is called in messages.
+    fn name(&self, rank: u32) -> u32 {
+        let named = self.names.as_ref().and_then(|names| names.get(rank as usize));
+        named.copied().unwrap_or(rank)
+    }
+
+    /// The rank that is called so.
+    fn named(&self, name: u32) -> u32 {
+        let place = self.names.as_ref().and_then(|names| names.iter().position(|n| *n == name));
+        place.map_or(name, |place| place as u32)
+    }
+
     /// Tells the root and the neighbours why this rank gives up, before they see it vanish.
     fn spread(&mut self, error: &Error, edges: &mut BTreeMap<u32, Edge>) {
-        let culprit = error.rank().or(Some(self.rank));
+        let culprit = error.rank().or(Some(self.name(self.rank)));
         let notice = TreeMessage::Notice(Notice {
             communicator: 0,
             origin: self.rank,
-            culprit,
+            culprit: culprit.map(|name| self.named(name)),
             kind: error.kind(),
             message: error.message().to_owned(),
         });
@@ -94,6 +110,7 @@ impl Wiring<'_> {
             (Some(rank), Some(address)) => Some(Uplink::new(self.rank, rank, address)),
             (None, _) => None,
             (Some(rank), None) => {
+                let rank = self.name(rank);
                 let message = format!("bootstrap: rank {rank} told no address for its children");
                 return Err(Error::new(ErrorKind::Internal, message).with_rank(rank));
             }
@@ -136,12 +153,16 @@ impl Wiring<'_> {
         if Instant::now() < self.deadline {
             return Ok(());
         }
-        let rank = self.rank;
+        let rank = self.name(self.rank);
         let missing_child =
-            tree::children(rank, self.world_size).find(|child| !edges.contains_key(child));
+            tree::children(self.rank, self.world_size).find(|child| !edges.contains_key(child));
         let (culprit, what) = match (uplink, missing_child) {
-            (Some(uplink), _) => (uplink.rank, format!("rank {rank} cannot reach it at {uplink}")),
-            (None, Some(child)) => (child, format!("it did not connect to rank {rank}")),
+            (Some(uplink), _) => {
+                (self.name(uplink.rank), format!("rank {rank} cannot reach it at {uplink}"))
+            }
+            (None, Some(child)) => {
+                (self.name(child), format!("it did not connect to rank {rank}"))
+            }
             (None, None) => (rank, "its deadline passed".into()),
         };
         let message = format!("bootstrap: rank {culprit} is not wired: {what}");

@@ -1,0 +1,173 @@
+//! How jobs are made out of a job: what a rank keeps for it, and where the ranks of the new one meet.
+//!
+//! Every rank of a job goes on listening, and everyone knows where. Ranks that are to form a new job
+//! meet at the one that is first in it, on its listener, with a key derived from their job's: nobody has
+//! to be told an address, and nothing else of the old job is needed, so that it works when that is in
+//! pieces. One listener serves one rendezvous after the other; whoever comes early waits in the
+//! kernel's queue.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use iccl_wire::Key;
+
+use super::fork;
+use super::net::{Endpoint, Listener};
+use super::rendezvous::{Rendezvous, Target};
+use super::root::Root;
+use super::roster::Members;
+use crate::{Error, ErrorKind, Result};
+
+/// What a rank keeps of its job so that others can be made out of it.
+pub struct Lineage {
+    rank: u32,
+    key: Key,
+    /// Tells the rendezvous of this job's children from those of others; not a secret.
+    job: Vec<u8>,
+    /// `None` in a job of one rank.
+    listener: Option<Arc<Listener>>,
+    /// Where each rank listens.
+    addresses: Vec<Option<SocketAddr>>,
+    /// The root of the last attempt, if that failed here: it tells late ranks why.
+    lingering: Mutex<Option<Root>>,
+    owner: fork::Owner,
+}
+
+impl Lineage {
+    pub(super) fn new(
+        rank: u32,
+        key: &Key,
+        listener: Option<Arc<Listener>>,
+        addresses: Vec<Option<SocketAddr>>,
+    ) -> Self {
+        Self {
+            rank,
+            job: key.derive("iccl child job", &[]).expose()[..16].to_vec(),
+            key: key.derive("iccl child", &[]),
+            listener,
+            addresses,
+            lingering: Mutex::new(None),
+            owner: fork::Owner::current(),
+        }
+    }
+
+    /// Where the ranks `members` of this job, in the order of their new ranks, meet to form a job of
+    /// their own. `call` says in at most 256 bytes what they were asked to do: if they differ in
+    /// it, the error names both. One at a time.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument`: this rank is not among them, or one that there is not. `Forked`.
+    pub fn child(self: &Arc<Self>, members: &[u32], call: &str) -> Result<Rendezvous> {
+        self.owner.check("bootstrap")?;
+        let invalid = |text: String| Err(Error::new(ErrorKind::InvalidArgument, text));
+        if let Some(rank) = members.iter().find(|rank| **rank as usize >= self.addresses.len()) {
+            let ranks = self.addresses.len();
+            return invalid(format!("{call}: there is no rank {rank} among {ranks}"));
+        }
+        if !members.contains(&self.rank) {
+            return invalid(format!("{call}: rank {} is not part of it", self.rank));
+        }
+        if members.len() == 1 {
+            return Ok(Rendezvous::Alone);
+        }
+        Ok(Rendezvous::Child(Child {
+            lineage: Arc::clone(self),
+            members: members.into(),
+            call: call.to_owned(),
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Root>> {
+        self.lingering.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the root that still tells late ranks of the last attempt, if there is one: the listener is
+    /// needed for the next.
+    pub(super) fn end_lingering(&self) {
+        let lingering = self.lock().take();
+        drop(lingering);
+    }
+
+    pub(super) fn linger(&self, root: Root) {
+        *self.lock() = Some(root);
+    }
+}
+
+impl std::fmt::Debug for Lineage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Lineage(rank {} of {})", self.rank, self.addresses.len())
+    }
+}
+
+/// Ranks of a job that form a new one.
+#[derive(Clone, Debug)]
+pub struct Child {
+    pub(super) lineage: Arc<Lineage>,
+    /// The members, by their ranks in the new job.
+    pub(super) members: Arc<[u32]>,
+    /// What they were asked to do.
+    pub(super) call: String,
+}
+
+impl Child {
+    /// This rank's number in the old job.
+    pub(super) fn own(&self) -> u32 {
+        self.lineage.rank
+    }
+
+    /// The member that runs the root: the one that is first in the new job.
+    pub(super) fn first(&self) -> u32 {
+        self.members[0]
+    }
+
+    /// Refuses a place that is not this rank's.
+    pub(super) fn check(&self, rank: u32, world_size: u32) -> Result<()> {
+        let place = self.members.iter().position(|member| *member == self.own());
+        if place == Some(rank as usize) && self.members.len() == world_size as usize {
+            return Ok(());
+        }
+        let message = format!(
+            "{}: rank {} is not rank {rank} of {world_size} in the new job",
+            self.call,
+            self.own()
+        );
+        Err(Error::new(ErrorKind::InvalidArgument, message))
+    }
+
+    /// Where the members meet, and what they prove there.
+    pub(super) fn target(&self) -> Result<Target> {
+        let address = self.address_of(self.first()).ok_or_else(|| {
+            let message = format!("{}: rank {} told no address", self.call, self.first());
+            Error::new(ErrorKind::Internal, message).with_rank(self.first())
+        })?;
+        let Lineage { key, job, .. } = &*self.lineage;
+        Ok(Target { endpoint: Endpoint::Tcp(address), key: key.clone(), job: job.clone() })
+    }
+
+    pub(super) fn address_of(&self, rank: u32) -> Option<SocketAddr> {
+        self.lineage.addresses.get(rank as usize).copied().flatten()
+    }
+
+    /// For the root, which runs on the first member.
+    pub(super) fn venue(&self) -> Result<Venue> {
+        let listener = self.lineage.listener.clone().ok_or_else(|| {
+            Error::new(ErrorKind::Internal, format!("{}: this rank does not listen", self.call))
+        })?;
+        let others = self.members.iter().skip(1);
+        Ok(Venue {
+            listener,
+            members: Members { ranks: Arc::clone(&self.members), call: self.call.clone() },
+            others: others.filter_map(|rank| Some((*rank, self.address_of(*rank)?))).collect(),
+        })
+    }
+}
+
+/// Where and for whom the root of a new job works.
+#[derive(Clone, Debug)]
+pub(super) struct Venue {
+    pub(super) listener: Arc<Listener>,
+    pub(super) members: Members,
+    /// The members but the first, and where they listen.
+    pub(super) others: Vec<(u32, SocketAddr)>,
+}
