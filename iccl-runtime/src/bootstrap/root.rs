@@ -270,7 +270,8 @@ impl Service {
         }
         if let Some(told) = self.told_failure_at {
             let is_flushed = !self.ranks.values().any(|(_, channel)| channel.has_output());
-            let late = self.roster.deadline().unwrap_or(self.expires).min(told + self.options.linger);
+            let late =
+                self.roster.deadline().unwrap_or(self.expires).min(told + self.options.linger);
             return now >= late && (is_flushed || now >= told + self.options.handshake_timeout);
         }
         if self.is_complete {
@@ -298,7 +299,9 @@ impl Service {
                 (Ready::Rank(*rank), channel.as_fd(), channel.interest())
             }),
         );
-        fds.extend(self.probes.sockets().map(|(rank, fd, interest)| (Ready::Probe(rank), fd, interest)));
+        fds.extend(
+            self.probes.sockets().map(|(rank, fd, interest)| (Ready::Probe(rank), fd, interest)),
+        );
         for ready in wait_for(&fds, self.next_wake(now))? {
             match ready {
                 Ready::Waker => self.waker.clear(),

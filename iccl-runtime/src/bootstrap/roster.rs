@@ -202,8 +202,7 @@ impl Roster {
 
     /// A connection ended that had proved to be this rank's, and had not checked in.
     pub(super) fn note_went_away(&mut self, rank: u32, now: Instant) {
-        let has_a_part =
-            self.members.as_ref().is_none_or(|members| members.ranks.contains(&rank));
+        let has_a_part = self.members.as_ref().is_none_or(|members| members.ranks.contains(&rank));
         if has_a_part && !self.entries.contains_key(&rank) {
             self.went_away.entry(rank).or_insert(now);
         }

@@ -160,9 +160,7 @@ impl Wiring<'_> {
             (Some(uplink), _) => {
                 (self.name(uplink.rank), format!("rank {rank} cannot reach it at {uplink}"))
             }
-            (None, Some(child)) => {
-                (self.name(child), format!("it did not connect to rank {rank}"))
-            }
+            (None, Some(child)) => (self.name(child), format!("it did not connect to rank {rank}")),
             (None, None) => (rank, "its deadline passed".into()),
         };
         let message = format!("bootstrap: rank {culprit} is not wired: {what}");

@@ -10,6 +10,7 @@ use iccl_plugin_api::{Collective, DataType, RedOp};
 use super::own_messages;
 use super::reduction::Reduction;
 use crate::engine::Program;
+use crate::engine::envelope::Purpose;
 use crate::schedule::{Block, Counts, Request};
 use crate::{Error, ErrorKind, Result};
 
@@ -22,6 +23,7 @@ pub(super) struct Call {
     /// Root or peer.
     pub(super) root: u32,
     pub(super) counts: Option<Counts>,
+    pub(super) purpose: Purpose,
 }
 
 impl Call {
@@ -106,7 +108,8 @@ impl Call {
 
     fn of(collective: Collective, count: u64, dtype: DataType) -> Self {
         let reduction = RedOp::Sum.into();
-        Self { collective, dtype, reduction, count, root: 0, counts: None }
+        let purpose = Purpose::Application;
+        Self { collective, dtype, reduction, count, root: 0, counts: None, purpose }
     }
 
     fn with_counts(collective: Collective, counts: Counts, dtype: DataType) -> Self {

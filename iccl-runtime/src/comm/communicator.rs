@@ -19,9 +19,10 @@ use super::group::{self, Checked};
 use super::handle::Handle;
 use super::order::Order;
 use super::own_messages;
+use super::split::Family;
 use super::stream::Stream;
 use crate::engine::counters::Counters;
-use crate::engine::envelope::{Fingerprint, Lane};
+use crate::engine::envelope::{Fingerprint, Lane, Purpose};
 use crate::engine::{Engine, OperationRequest, Program};
 use crate::plan::Plan;
 use crate::schedule::{Request, compile};
@@ -60,6 +61,7 @@ pub struct Communicator {
     programs: Mutex<HashMap<Request, Arc<Program>>>,
     finalized: AtomicBool,
     pub(super) control: Control,
+    pub(super) family: Family,
 }
 
 /// What a communicator is made of.
@@ -74,6 +76,7 @@ pub(super) struct CommunicatorParts {
     pub(super) chunk_bytes: u64,
     pub(super) op_timeout: Duration,
     pub(super) control: Control,
+    pub(super) family: Family,
 }
 
 impl std::fmt::Debug for Communicator {
@@ -102,6 +105,7 @@ impl Communicator {
             programs: Mutex::default(),
             finalized: AtomicBool::new(false),
             control: parts.control,
+            family: parts.family,
         })
     }
 
@@ -155,8 +159,10 @@ impl Communicator {
     }
 
     /// Ends the communicator on every rank: operations that are not over end with `Aborted`, here
-    /// before this returns. Does not wait for other ranks.
+    /// before this returns. Does not wait for other ranks. A communicator that is being made out of this
+    /// one is given up; those that stand are not concerned.
     pub fn abort(&self) {
+        self.family.give_up();
         let error =
             Error::new(ErrorKind::Aborted, format!("rank {} aborted the communicator", self.rank))
                 .with_rank(self.rank);
@@ -182,6 +188,10 @@ impl Communicator {
         self.engine.close();
         self.control.leave(failure.as_ref());
         outcome
+    }
+
+    pub(super) fn is_finalized(&self) -> bool {
+        self.finalized.load(Ordering::SeqCst)
     }
 
     /// Makes a call on buffers; what this rank does not use is not looked at.
@@ -280,7 +290,7 @@ impl Communicator {
     fn check(&self, call: Call, operands: Operands, stream: &Stream) -> Result<Checked> {
         self.engine.check()?;
         stream.must_be_of(&self.device)?;
-        let Call { collective, dtype, reduction, count, root, counts } = call;
+        let Call { collective, dtype, reduction, count, root, counts, purpose } = call;
         let mut request = self.request(collective, dtype, reduction.op(), count, root, false);
         request.counts = counts.map(Arc::new);
         request.in_place = operands.are_in_place(&request);
@@ -299,13 +309,13 @@ impl Communicator {
             collective,
             root,
             request: OperationRequest {
-                fingerprint: self.fingerprint(&request, &program),
+                fingerprint: self.fingerprint(&request, &program, purpose),
                 program,
                 lane: if point_to_point { Lane::PointToPoint } else { Lane::Collective },
                 send: send.pointer.cast_const().cast(),
                 receive: receive.pointer.cast(),
                 keep: [send.keep, receive.keep].into_iter().flatten().collect(),
-                timeout: self.op_timeout,
+                timeout: self.timeout_of(purpose),
                 ready: false,
                 on_complete: None,
             },
@@ -350,7 +360,7 @@ impl Communicator {
     }
 
     /// What all ranks must have asked; the number comes later.
-    fn fingerprint(&self, request: &Request, program: &Program) -> Fingerprint {
+    fn fingerprint(&self, request: &Request, program: &Program, purpose: Purpose) -> Fingerprint {
         let (collective, root) = match request.collective {
             Collective::Send => (Collective::Send, request.root),
             Collective::Recv => (Collective::Send, self.rank),
@@ -368,6 +378,14 @@ impl Communicator {
                 None => self.arguments_digest,
                 Some(_) => digest_of(request),
             },
+            purpose,
+        }
+    }
+
+    fn timeout_of(&self, purpose: Purpose) -> Duration {
+        match purpose {
+            Purpose::Application => self.op_timeout,
+            Purpose::Split | Purpose::Duplicate => self.op_timeout.min(self.family.patience()),
         }
     }
 

@@ -50,6 +50,18 @@ impl Control {
         });
     }
 
+    /// The ranks whose connection ended without a goodbye, as far as the news has come.
+    pub(super) fn lost(&self) -> Vec<u32> {
+        let mut lost = Vec::new();
+        self.with(|bootstrap| {
+            let notices = bootstrap.notices().into_iter();
+            let deaths = notices
+                .filter(|notice| notice.communicator == 0 && notice.kind == ErrorKind::PeerLost);
+            lost.extend(deaths.filter_map(|notice| notice.culprit));
+        });
+        lost
+    }
+
     /// Says goodbye. After a failure nobody is waited for.
     pub(super) fn leave(&self, failure: Option<&Error>) {
         let bootstrap = self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -12,6 +12,7 @@ use super::communicator::{Communicator, CommunicatorParts};
 use super::control::Control;
 use super::describe::describe;
 use super::runtime::RuntimeInner;
+use super::split::Family;
 use crate::bootstrap::{Bootstrap, InterfaceChoice, JoinOptions, Notice, Rendezvous};
 use crate::config::OnDegrade;
 use crate::engine::PluginDomain;
@@ -45,18 +46,22 @@ pub(super) struct Joining {
     pub(super) is_one_host: bool,
     /// Set from another thread to give up.
     pub(super) cancel: Arc<AtomicBool>,
+    /// The members' ranks in the communicator that the new one is made out of; empty if there is none.
+    pub(super) parent_ranks: Vec<u32>,
 }
 
+/// Makes a communicator. Where it is made out of another, errors name ranks of that one.
 pub(super) fn initialise(runtime: &Arc<RuntimeInner>, joining: &Joining) -> Result<Communicator> {
     let initialisation = Initialisation::begin(runtime, joining)?;
-    match initialisation.agree() {
+    let made = match initialisation.agree() {
         Ok(agreed) => initialisation.start(agreed),
         Err(error) => {
             let error = initialisation.true_cause(error);
             initialisation.tell(&error);
             Err(error)
         }
-    }
+    };
+    made.map_err(|error| joining.rendezvous.in_old_ranks(error))
 }
 
 /// What all ranks have agreed on, and what this one opened for it.
@@ -332,6 +337,7 @@ impl<'a> Initialisation<'a> {
         let (domains, links) = wire(rank, &plan, &descriptors, domains, &attached)
             .inspect_err(|error| self.tell(error))?;
         let config = &self.runtime.config;
+        let family = Family::new(self.runtime, self.bootstrap.lineage(), self.joining);
         let control = Control::new(self.bootstrap);
         let (teller, id) = (control.clone(), self.id);
         let give_up = |error: Error| {
@@ -366,6 +372,7 @@ impl<'a> Initialisation<'a> {
             chunk_bytes: config.engine.chunk_bytes,
             op_timeout: config.engine.op_timeout,
             control: control.clone(),
+            family,
         })
         .map_err(give_up)
     }

@@ -25,6 +25,7 @@ mod own_messages;
 mod point_to_point;
 mod reduction;
 mod runtime;
+mod split;
 mod stream;
 mod vector_calls;
 

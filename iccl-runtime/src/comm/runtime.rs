@@ -213,6 +213,7 @@ impl Runtime {
                 ranks: 1,
                 is_one_host: true,
                 cancel: Arc::default(),
+                parent_ranks: Vec::new(),
             },
             Some(identity) => Joining {
                 rendezvous: identity.rendezvous()?,
@@ -220,6 +221,7 @@ impl Runtime {
                 ranks: identity.world_size,
                 is_one_host: identity.is_one_host(),
                 cancel: Arc::default(),
+                parent_ranks: Vec::new(),
             },
         })
     }
@@ -232,6 +234,7 @@ fn joining(id: &UniqueId, rank: u32, ranks: u32) -> Joining {
         ranks,
         is_one_host: id.address().ip().is_loopback(),
         cancel: Arc::default(),
+        parent_ranks: Vec::new(),
     }
 }
 

@@ -17,7 +17,8 @@
 //! | 36..40 | root, or receiver of a point-to-point message |
 //! | 40..48 | count, elements |
 //! | 48..52 | collective, dtype, op, algorithm |
-//! | 52..56 | zero |
+//! | 52 | purpose: 0 the application's, 1 split, 2 duplicate |
+//! | 53..56 | zero |
 //! | 56..64 | digest of the remaining arguments (chunk size, counts of the vector forms) |
 
 use std::fmt;
@@ -29,6 +30,34 @@ use crate::schedule::Algorithm;
 
 /// Version of the layout above.
 pub const ENVELOPE_VERSION: u16 = 1;
+
+/// On whose behalf an operation takes place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Purpose {
+    /// The application asked for it.
+    #[default]
+    Application,
+    /// The exchange with which a split of the communicator begins.
+    Split,
+    /// The exchange with which a duplication of the communicator begins.
+    Duplicate,
+}
+
+impl Purpose {
+    const ALL: [Self; 3] = [Self::Application, Self::Split, Self::Duplicate];
+
+    const fn code(self) -> u8 {
+        match self {
+            Self::Application => 0,
+            Self::Split => 1,
+            Self::Duplicate => 2,
+        }
+    }
+
+    fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|purpose| purpose.code() == code)
+    }
+}
 
 /// What a rank was asked to do, as the other ranks must have been too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,10 +78,17 @@ pub struct Fingerprint {
     pub count: u64,
     /// Digest of the remaining arguments.
     pub digest: u64,
+    /// On whose behalf.
+    pub purpose: Purpose,
 }
 
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.purpose {
+            Purpose::Application => {}
+            Purpose::Split => return write!(f, "split seq {}", self.sequence),
+            Purpose::Duplicate => return write!(f, "duplicate seq {}", self.sequence),
+        }
         write!(f, "{} seq {} ({} × {}", self.collective, self.sequence, self.dtype, self.count)?;
         if self.collective.reduces() {
             write!(f, ", {}", self.op)?;
@@ -69,6 +105,7 @@ impl Fingerprint {
     pub fn difference(&self, other: &Self) -> Option<&'static str> {
         let fields = [
             (self.sequence != other.sequence, "sequence"),
+            (self.purpose != other.purpose, "purpose"),
             (self.collective != other.collective, "collective"),
             (self.dtype != other.dtype, "dtype"),
             (self.count != other.count, "count"),
@@ -150,6 +187,7 @@ impl Envelope {
         bytes[49] = fingerprint.dtype.code() as u8;
         bytes[50] = fingerprint.op.code() as u8;
         bytes[51] = fingerprint.algorithm.code();
+        bytes[52] = fingerprint.purpose.code();
         bytes[56..64].copy_from_slice(&fingerprint.digest.to_le_bytes());
         bytes
     }
@@ -188,6 +226,7 @@ impl Envelope {
                 root: u32_at(36),
                 count: u64_at(40),
                 digest: u64_at(56),
+                purpose: Purpose::from_code(bytes[52])?,
             },
         })
     }
@@ -216,6 +255,7 @@ mod tests {
                 root: 0,
                 count: 8,
                 digest: 9,
+                purpose: Purpose::Application,
             },
         }
     }
@@ -225,6 +265,17 @@ mod tests {
         let envelope = example();
         assert_eq!(Envelope::decode(&envelope.encode()), Some(envelope));
         assert_eq!(envelope.fingerprint.to_string(), "all_reduce seq 5 (f32 × 8, avg)");
+    }
+
+    #[test]
+    fn what_iccl_asks_for_itself_is_told_apart() {
+        let mut envelope = example();
+        for (purpose, text) in [(Purpose::Split, "split"), (Purpose::Duplicate, "duplicate")] {
+            envelope.fingerprint.purpose = purpose;
+            assert_eq!(Envelope::decode(&envelope.encode()), Some(envelope));
+            assert_eq!(envelope.fingerprint.to_string(), format!("{text} seq 5"));
+            assert_eq!(envelope.fingerprint.difference(&example().fingerprint), Some("purpose"));
+        }
     }
 
     #[test]

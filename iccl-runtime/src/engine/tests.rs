@@ -12,7 +12,7 @@ use iccl_plugin_api::tables::{Completion, Segment, completion_kind};
 use iccl_plugin_api::{Collective, DataType, RedOp, Status};
 
 use super::domain::{Domain, Wake};
-use super::envelope::{Fingerprint, Lane};
+use super::envelope::{Fingerprint, Lane, Purpose};
 use super::*;
 use crate::schedule::{Algorithm, Request, compile};
 
@@ -307,6 +307,7 @@ fn submit_keeping(
         },
         count: call.count,
         digest: 256,
+        purpose: Purpose::Application,
     };
     let request = OperationRequest {
         program: Arc::new(Program::new(schedule)),
