@@ -9,5 +9,6 @@
 mod code;
 mod drift;
 mod files;
+mod log_lines;
 mod policy;
 mod support;

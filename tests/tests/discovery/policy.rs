@@ -1,61 +1,11 @@
 //! What the configuration asks for.
 
-use std::fmt::Write as _;
-use std::sync::{Arc, Mutex};
-
 use iccl_runtime::ErrorKind;
 use iccl_runtime::plugins::{PluginSet, ProbeMethod};
-use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Metadata, Subscriber, span};
+use tracing::Level;
 
+use crate::log_lines;
 use crate::support::{Folder, config, failure, good_plugins_work, mappings};
-
-/// Keeps the events of a level and above, as text.
-#[derive(Clone)]
-struct Lines {
-    most: Level,
-    kept: Arc<Mutex<Vec<(Level, String)>>>,
-}
-
-impl Lines {
-    /// What is said at most this quietly while `action` runs.
-    fn of(most: Level, action: impl FnOnce()) -> Vec<(Level, String)> {
-        let lines = Self { most, kept: Arc::default() };
-        tracing::subscriber::with_default(lines.clone(), action);
-        let kept = lines.kept.lock().unwrap();
-        kept.clone()
-    }
-}
-
-struct Text(String);
-
-impl Visit for Text {
-    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        if field.name() == "message" {
-            self.0.insert_str(0, &format!("{value:?}"));
-        } else {
-            write!(self.0, " {}={value:?}", field.name()).unwrap();
-        }
-    }
-}
-
-impl Subscriber for Lines {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= self.most
-    }
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-    fn event(&self, event: &Event<'_>) {
-        let mut text = Text(String::new());
-        event.record(&mut text);
-        self.kept.lock().unwrap().push((*event.metadata().level(), text.0));
-    }
-    fn enter(&self, _: &span::Id) {}
-    fn exit(&self, _: &span::Id) {}
-}
 
 #[test]
 fn b071_one_line_a_plugin_and_probing_only_at_debug() {
@@ -64,7 +14,7 @@ fn b071_one_line_a_plugin_and_probing_only_at_debug() {
     folder.compile("absent", &["FAULT_NO_DEVICE"]);
     std::fs::write(folder.file("libiccl_broken.so"), "").unwrap();
     let configuration = config(&[folder.path(), iccl_tests::plugin_folder()], &[]);
-    let lines = Lines::of(Level::INFO, || {
+    let lines = log_lines::of(Level::INFO, || {
         PluginSet::load(&configuration).unwrap();
     });
     let about = |name: &str| -> Vec<&(Level, String)> {
@@ -83,7 +33,7 @@ fn b071_one_line_a_plugin_and_probing_only_at_debug() {
         assert!(about[0].1.contains(words), "{about:?}");
     }
     assert_eq!(lines.iter().filter(|(level, _)| *level < Level::INFO).count(), 1, "{lines:#?}");
-    let more = Lines::of(Level::DEBUG, || {
+    let more = log_lines::of(Level::DEBUG, || {
         PluginSet::load(&configuration).unwrap();
     });
     assert!(more.iter().any(|(_, line)| line.contains("checked a plugin's file")), "{more:#?}");
@@ -93,7 +43,7 @@ fn b071_one_line_a_plugin_and_probing_only_at_debug() {
 fn a_plugin_s_lines_come_with_its_name() {
     let folder = Folder::new();
     folder.compile("talks", &["FAULT_TALKS"]);
-    let lines = Lines::of(Level::INFO, || {
+    let lines = log_lines::of(Level::INFO, || {
         let set = folder.discover_with(&[("plugins.allow", "talks")]).unwrap();
         assert!(set.plugin("talks").is_some());
     });
@@ -197,7 +147,7 @@ fn those_that_are_allowed_are_probed_here() {
 #[test]
 fn a_table_of_an_absent_plugin_is_a_warning() {
     let folder = Folder::new();
-    let lines = Lines::of(Level::WARN, || {
+    let lines = log_lines::of(Level::WARN, || {
         let set = folder.discover_with(&[("plugin.nvidiaa.library_dir", "/opt")]).unwrap();
         good_plugins_work(&set);
     });

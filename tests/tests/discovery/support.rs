@@ -89,6 +89,7 @@ impl Folder {
 
 /// A configuration that searches `folders`.
 pub(crate) fn config(folders: &[&Path], settings: &[(&str, &str)]) -> Config {
+    crate::log_lines::install();
     let path = folders.iter().map(|folder| folder.to_str().unwrap()).collect::<Vec<_>>().join(":");
     let mut sources = Sources::default().with("plugins.path", path);
     for (key, value) in settings {
