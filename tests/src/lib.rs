@@ -3,6 +3,7 @@
 // A test that cannot go on panics.
 #![allow(clippy::missing_panics_doc)]
 
+pub mod c_library;
 mod c_plugins;
 pub mod command;
 pub mod guarded;

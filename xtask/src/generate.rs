@@ -8,6 +8,7 @@ use crate::run::{Failure, cargo, output, workspace};
 const GENERATED: &[(&str, &str, &str)] = &[
     ("docs/configuration.md", "iccl-runtime", "configuration_reference"),
     ("iccl-plugin-api/include/iccl_plugin.h", "iccl-plugin-api", "generate_header"),
+    ("iccl-capi/include/iccl.h", "iccl-capi", "generate_c_header"),
 ];
 
 pub(crate) fn all(check: bool) -> Result<(), Failure> {

@@ -78,15 +78,19 @@ impl Runtime {
     /// # Errors
     /// As [`Runtime::with_config`].
     pub fn reconfigured(&self, config: Config) -> Result<Self> {
-        let is = &self.inner.config;
-        let same_plugins = is.plugins == config.plugins
-            && is.plugin == config.plugin
-            && is.transport.enabled == config.transport.enabled;
-        if !same_plugins {
+        if !self.has_the_plugins_of(&config) {
             return Self::with_config(config);
         }
         super::algorithms::check_names(&config)?;
         Ok(Self::of(config, self.inner.plugins.clone(), Arc::clone(&self.inner.opened)))
+    }
+
+    /// Whether `config` says the same of plugins as this runtime's configuration.
+    pub fn has_the_plugins_of(&self, config: &Config) -> bool {
+        let own = &self.inner.config;
+        own.plugins == config.plugins
+            && own.plugin == config.plugin
+            && own.transport.enabled == config.transport.enabled
     }
 
     /// The configuration.

@@ -1,0 +1,212 @@
+//! Communicators as their handles know them: being made, made, being finalized, or failed.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use iccl_runtime::comm::{Communicator, Pending};
+use iccl_runtime::{Error, ErrorKind};
+
+use crate::config::Settings;
+use crate::failure::{Failure, Refused};
+use crate::handles::{Kind, Table};
+use crate::numbers::Outcome;
+use crate::types::CommHandle;
+
+/// How often it is looked whether a communicator is made.
+const GLANCE: Duration = Duration::from_millis(1);
+
+static COMMUNICATORS: Table<Entry> = Table::new(Kind::Communicator);
+
+/// What a communicator's handle stands for.
+pub(crate) struct Entry {
+    pub(crate) blocking: bool,
+    pub(crate) name: Option<String>,
+    state: Mutex<State>,
+    /// The text of the last call on it that failed.
+    last_error: Mutex<Option<String>>,
+}
+
+enum State {
+    Joining(Pending),
+    Ready(Arc<Communicator>),
+    Finalizing(Arc<Communicator>, JoinHandle<iccl_runtime::Result<()>>),
+    /// It could not be made, or not be finalized.
+    Failed(Error),
+    /// Its handle is gone.
+    Gone,
+}
+
+/// The entry of a handle.
+pub(crate) fn find(comm: CommHandle) -> Refused<Arc<Entry>> {
+    COMMUNICATORS.get(comm)
+}
+
+/// The communicator of a handle, ready for a call.
+pub(crate) fn ready(comm: CommHandle) -> Refused<Arc<Communicator>> {
+    find(comm)?.ready()
+}
+
+/// Ends a handle.
+pub(crate) fn take(comm: CommHandle) -> Refused<Arc<Entry>> {
+    COMMUNICATORS.remove(comm)
+}
+
+impl Entry {
+    /// A handle for a communicator that is being made.
+    pub(crate) fn joining(
+        settings: Settings,
+        pending: Pending,
+    ) -> Refused<(CommHandle, Arc<Self>)> {
+        Self::insert(settings.blocking, settings.name, State::Joining(pending))
+    }
+
+    /// A handle for a communicator.
+    pub(crate) fn made(settings: Settings, communicator: Communicator) -> Refused<CommHandle> {
+        let state = State::Ready(Arc::new(communicator));
+        Ok(Self::insert(settings.blocking, settings.name, state)?.0)
+    }
+
+    fn insert(
+        blocking: bool,
+        name: Option<String>,
+        state: State,
+    ) -> Refused<(CommHandle, Arc<Self>)> {
+        let entry = Arc::new(Self {
+            blocking,
+            name,
+            state: Mutex::new(state),
+            last_error: Mutex::default(),
+        });
+        Ok((COMMUNICATORS.insert(Arc::clone(&entry))?, entry))
+    }
+
+    /// The communicator, if calls on it are allowed now.
+    pub(crate) fn ready(&self) -> Refused<Arc<Communicator>> {
+        let mut state = lock(&self.state);
+        state.step();
+        match &*state {
+            State::Ready(communicator) => Ok(Arc::clone(communicator)),
+            State::Joining(_) => Err(Failure::usage(
+                "the communicator is still being made; call icclCommGetAsyncError until it says \
+                 something else than icclInProgress",
+            )),
+            State::Finalizing(..) => Err(Failure::usage("the communicator is being finalized")),
+            State::Failed(error) => Err(error.clone().into()),
+            State::Gone => {
+                Err(Failure::new(Outcome::InvalidHandle, "the communicator was destroyed"))
+            }
+        }
+    }
+
+    /// How it is with the communicator: the error that ended it, if one has. Does not block.
+    pub(crate) fn condition(&self) -> (Outcome, Option<Error>) {
+        let mut state = lock(&self.state);
+        state.step();
+        let error = match &*state {
+            State::Joining(_) | State::Finalizing(..) => return (Outcome::InProgress, None),
+            State::Ready(communicator) => communicator.async_error(),
+            State::Failed(error) => Some(error.clone()),
+            State::Gone => None,
+        };
+        (error.as_ref().map_or(Outcome::Success, |error| Outcome::of(error.kind())), error)
+    }
+
+    /// Waits until it is made or has failed. An abort from another thread ends the wait.
+    pub(crate) fn wait_made(&self) -> Refused<()> {
+        loop {
+            {
+                let mut state = lock(&self.state);
+                state.step();
+                match &*state {
+                    State::Joining(_) => {}
+                    State::Failed(error) => return Err(error.clone().into()),
+                    State::Gone => return Err(Failure::new(Outcome::Aborted, "aborted meanwhile")),
+                    State::Ready(_) | State::Finalizing(..) => return Ok(()),
+                }
+            }
+            std::thread::sleep(GLANCE);
+        }
+    }
+
+    /// Finalizes it: waits for the end, or has it done, as the communicator is blocking or not.
+    pub(crate) fn finalize(&self) -> Refused<Outcome> {
+        let communicator = self.ready()?;
+        if self.blocking {
+            communicator.finalize()?;
+            return Ok(Outcome::Success);
+        }
+        let finalized = Arc::clone(&communicator);
+        let thread = std::thread::Builder::new()
+            .name(format!("iccl-final-{}", communicator.rank()))
+            .spawn(move || finalized.finalize())
+            .map_err(|error| {
+                Failure::new(Outcome::OutOfResources, format!("no thread to finalize: {error}"))
+            })?;
+        *lock(&self.state) = State::Finalizing(communicator, thread);
+        Ok(Outcome::InProgress)
+    }
+
+    /// The end of a communicator whose handle is gone: says goodbye to the other ranks.
+    pub(crate) fn destroy(&self) -> Refused<Outcome> {
+        match std::mem::replace(&mut *lock(&self.state), State::Gone) {
+            State::Ready(communicator) => communicator.finalize()?,
+            State::Finalizing(_, thread) => joined(thread)?,
+            // Dropping one that is being made gives it up.
+            State::Joining(_) | State::Failed(_) | State::Gone => {}
+        }
+        Ok(Outcome::Success)
+    }
+
+    /// The end of a communicator whose handle is gone: waits for nobody.
+    pub(crate) fn abort(&self) {
+        match std::mem::replace(&mut *lock(&self.state), State::Gone) {
+            State::Ready(communicator) | State::Finalizing(communicator, _) => communicator.abort(),
+            State::Joining(_) | State::Failed(_) | State::Gone => {}
+        }
+    }
+
+    pub(crate) fn keep_error(&self, text: &str) {
+        *lock(&self.last_error) = Some(text.to_owned());
+    }
+
+    /// The text of its last failure: that of a call, or what ended it.
+    pub(crate) fn last_error(&self) -> Option<String> {
+        let of_a_call = lock(&self.last_error).clone();
+        of_a_call.or_else(|| self.condition().1.map(|error| error.to_string()))
+    }
+}
+
+impl State {
+    /// Goes on if what it waited for is over.
+    fn step(&mut self) {
+        let is_over = match self {
+            Self::Joining(pending) => pending.is_over(),
+            Self::Finalizing(_, thread) => thread.is_finished(),
+            _ => false,
+        };
+        if !is_over {
+            return;
+        }
+        *self = match std::mem::replace(self, Self::Gone) {
+            Self::Joining(pending) => match pending.finish() {
+                Ok(communicator) => Self::Ready(Arc::new(communicator)),
+                Err(error) => Self::Failed(error),
+            },
+            Self::Finalizing(communicator, thread) => match joined(thread) {
+                Ok(()) => Self::Ready(communicator),
+                Err(error) => Self::Failed(error),
+            },
+            other => other,
+        };
+    }
+}
+
+fn joined(thread: JoinHandle<iccl_runtime::Result<()>>) -> iccl_runtime::Result<()> {
+    let panicked = |_| Err(Error::new(ErrorKind::Internal, "finalizing panicked"));
+    thread.join().unwrap_or_else(panicked)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
