@@ -359,8 +359,11 @@ icclResult_t icclRecv(void *recvbuff, size_t count, icclDataType_t datatype, int
  * outermost counts. */
 icclResult_t icclGroupStart(void);
 
-/* Ends a group. Communicators that were begun in it are made when this returns, except those with
- * blocking = 0: then it returns icclInProgress. The handle of one that cannot be made is ended. */
+/* Ends a group. The outermost end enqueues what was called in it, all or, if a call was refused,
+ * nothing; it answers that call's result then. Operations of one stream begin together, so a send and a
+ * receive of one group never wait for each other. Communicators that were begun in the group are made
+ * when this returns, except those with blocking = 0: then it answers icclInProgress. The handle of
+ * one that cannot be made is ended. */
 icclResult_t icclGroupEnd(void);
 
 /* ---- How contributions are combined ---- */

@@ -4,7 +4,6 @@ use std::ffi::{c_int, c_void};
 
 use iccl_runtime::comm::{Communicator, Handle, Stream};
 
-use crate::entry;
 use crate::failure::{Refused, guard};
 use crate::numbers::Outcome;
 use crate::reductions::reduction;
@@ -12,6 +11,7 @@ use crate::streams::stream_of;
 use crate::types::{
     CommHandle, DataTypeNumber, RedOpNumber, ResultNumber, StreamHandle, data_type, rank,
 };
+use crate::{entry, groups};
 
 /// Enqueues an operation: finds communicator and stream, and makes the call. How the operation ends,
 /// the stream and the communicator tell.
@@ -21,12 +21,19 @@ pub(crate) fn enqueue(
     stream: StreamHandle,
     call: impl FnOnce(&Communicator, &Stream) -> Refused<Handle>,
 ) -> ResultNumber {
-    guard(function, comm, || {
+    let enqueued = || {
         let communicator = entry::ready(comm)?;
         let stream = stream_of(stream, &communicator)?;
         // A handle that is dropped does not stop the operation.
         drop(call(&communicator, &stream)?);
         Ok(Outcome::Success)
+    };
+    guard(function, comm, || {
+        enqueued().inspect_err(|failure| {
+            if groups::is_open() {
+                groups::refuse(function, failure);
+            }
+        })
     })
 }
 

@@ -1,11 +1,12 @@
 //! Making, asking and ending communicators.
 
 use std::ffi::c_int;
+use std::sync::Arc;
 
 use iccl_runtime::bootstrap::UniqueId;
 
 use crate::config::{Settings, icclConfig_t};
-use crate::entry::{self, Entry};
+use crate::entry::{self, Entry, Siblings};
 use crate::failure::{Failure, Refused, guard, guard_alone};
 use crate::groups::{self, Joiner};
 use crate::numbers::Outcome;
@@ -118,6 +119,8 @@ pub unsafe extern "C" fn icclCommInitAll(
         for (_, entry) in &made.0 {
             entry.wait_made()?;
         }
+        let entries: Vec<_> = made.0.iter().map(|(_, entry)| Arc::clone(entry)).collect();
+        Siblings::join(&entries);
         for (rank, (handle, _)) in std::mem::take(&mut made.0).into_iter().enumerate() {
             // SAFETY: the caller promises as many as there are ranks.
             unsafe { comm.add(rank).write_unaligned(handle) };
@@ -127,7 +130,7 @@ pub unsafe extern "C" fn icclCommInitAll(
 }
 
 /// Handles that nobody has seen yet: ended if not all come to be.
-struct Made(Vec<(CommHandle, std::sync::Arc<Entry>)>);
+struct Made(Vec<(CommHandle, Arc<Entry>)>);
 
 impl Drop for Made {
     fn drop(&mut self) {

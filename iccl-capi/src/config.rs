@@ -111,10 +111,10 @@ impl Given {
         check_version(size, magic, version)?;
         // SAFETY: it is as long as this library's, which was checked.
         let config = unsafe { config.read_unaligned() };
-        let blocking = match config.blocking {
-            ICCL_CONFIG_UNDEF_INT | 1 => true,
-            0 => false,
-            other => {
+        let blocking = match set(config.blocking) {
+            None | Some(1) => true,
+            Some(0) => false,
+            Some(other) => {
                 return Err(Failure::argument(format!("config.blocking is {other}, not 0 or 1")));
             }
         };
@@ -124,22 +124,20 @@ impl Given {
             ("initTimeoutMilliseconds", "bootstrap.init_timeout", config.initTimeoutMilliseconds),
         ];
         for (name, key, milliseconds) in times {
-            match milliseconds {
-                ICCL_CONFIG_UNDEF_INT => {}
-                ..=0 => {
+            if let Some(milliseconds) = set(milliseconds) {
+                if milliseconds < 1 {
                     let text = format!("config.{name} is {milliseconds}, and must be at least 1");
                     return Err(Failure::argument(text));
                 }
-                _ => values.push((key, format!("{milliseconds}ms"))),
+                values.push((key, format!("{milliseconds}ms")));
             }
         }
-        match config.deviceIndex {
-            ICCL_CONFIG_UNDEF_INT => {}
-            index @ ..0 => {
+        if let Some(index) = set(config.deviceIndex) {
+            if index < 0 {
                 let text = format!("config.deviceIndex is {index}, and counts from 0");
                 return Err(Failure::argument(text));
             }
-            index => values.push(("bootstrap.local_rank", index.to_string())),
+            values.push(("bootstrap.local_rank", index.to_string()));
         }
         // SAFETY: the caller promises it of each.
         let text = |name, text| unsafe { text_of(name, text) };
@@ -171,6 +169,11 @@ impl Given {
             self.values.into_iter().fold(sources, |sources, (key, value)| sources.with(key, value)),
         )
     }
+}
+
+/// A number that was set.
+fn set(number: c_int) -> Option<c_int> {
+    (number != ICCL_CONFIG_UNDEF_INT).then_some(number)
 }
 
 fn check_version(size: usize, magic: c_uint, version: c_uint) -> Refused<()> {

@@ -25,6 +25,54 @@ pub(crate) struct Entry {
     state: Mutex<State>,
     /// The text of the last call on it that failed.
     last_error: Mutex<Option<String>>,
+    /// Ranks of the same communicator that one thread made, which then ends them too.
+    siblings: Mutex<Option<Arc<Siblings>>>,
+}
+
+/// Ranks of one communicator that one thread made. A rank that leaves waits a moment for others to leave,
+/// which they could do only after it, so they leave in the background; whoever comes last waits for
+/// all.
+pub(crate) struct Siblings(Mutex<Leaving>);
+
+struct Leaving {
+    still_there: usize,
+    threads: Vec<JoinHandle<iccl_runtime::Result<()>>>,
+}
+
+impl Siblings {
+    /// Makes ranks siblings.
+    pub(crate) fn join(entries: &[Arc<Entry>]) {
+        if entries.len() < 2 {
+            return;
+        }
+        let leaving = Leaving { still_there: entries.len(), threads: Vec::new() };
+        let siblings = Arc::new(Self(Mutex::new(leaving)));
+        for entry in entries {
+            *lock(&entry.siblings) = Some(Arc::clone(&siblings));
+        }
+    }
+
+    /// One of them leaves; `thread` says goodbye. The last one waits for all.
+    fn leave(&self, thread: JoinHandle<iccl_runtime::Result<()>>) {
+        let threads = {
+            let mut leaving = lock(&self.0);
+            leaving.threads.push(thread);
+            leaving.still_there -= 1;
+            if leaving.still_there > 0 {
+                return;
+            }
+            std::mem::take(&mut leaving.threads)
+        };
+        for thread in threads {
+            // All its operations were over before, so there is nothing to tell.
+            let _ = thread.join();
+        }
+    }
+
+    /// One of them is gone without a goodbye.
+    fn forget_one(&self) {
+        lock(&self.0).still_there -= 1;
+    }
 }
 
 enum State {
@@ -77,6 +125,7 @@ impl Entry {
             name,
             state: Mutex::new(state),
             last_error: Mutex::default(),
+            siblings: Mutex::default(),
         });
         Ok((COMMUNICATORS.insert(Arc::clone(&entry))?, entry))
     }
@@ -133,24 +182,27 @@ impl Entry {
     pub(crate) fn finalize(&self) -> Refused<Outcome> {
         let communicator = self.ready()?;
         if self.blocking {
-            communicator.finalize()?;
+            self.leave(&communicator)?;
             return Ok(Outcome::Success);
         }
-        let finalized = Arc::clone(&communicator);
-        let thread = std::thread::Builder::new()
-            .name(format!("iccl-final-{}", communicator.rank()))
-            .spawn(move || finalized.finalize())
-            .map_err(|error| {
-                Failure::new(Outcome::OutOfResources, format!("no thread to finalize: {error}"))
-            })?;
+        let thread = finalizing(&communicator)?;
         *lock(&self.state) = State::Finalizing(communicator, thread);
         Ok(Outcome::InProgress)
+    }
+
+    fn leave(&self, communicator: &Arc<Communicator>) -> Refused<()> {
+        let Some(siblings) = lock(&self.siblings).take() else {
+            return Ok(communicator.finalize()?);
+        };
+        let outcome = communicator.drain();
+        siblings.leave(finalizing(communicator)?);
+        Ok(outcome?)
     }
 
     /// The end of a communicator whose handle is gone: says goodbye to the other ranks.
     pub(crate) fn destroy(&self) -> Refused<Outcome> {
         match std::mem::replace(&mut *lock(&self.state), State::Gone) {
-            State::Ready(communicator) => communicator.finalize()?,
+            State::Ready(communicator) => self.leave(&communicator)?,
             State::Finalizing(_, thread) => joined(thread)?,
             // Dropping one that is being made gives it up.
             State::Joining(_) | State::Failed(_) | State::Gone => {}
@@ -160,6 +212,9 @@ impl Entry {
 
     /// The end of a communicator whose handle is gone: waits for nobody.
     pub(crate) fn abort(&self) {
+        if let Some(siblings) = lock(&self.siblings).take() {
+            siblings.forget_one();
+        }
         match std::mem::replace(&mut *lock(&self.state), State::Gone) {
             State::Ready(communicator) | State::Finalizing(communicator, _) => communicator.abort(),
             State::Joining(_) | State::Failed(_) | State::Gone => {}
@@ -200,6 +255,14 @@ impl State {
             other => other,
         };
     }
+}
+
+fn finalizing(communicator: &Arc<Communicator>) -> Refused<JoinHandle<iccl_runtime::Result<()>>> {
+    let finalized = Arc::clone(communicator);
+    let thread = std::thread::Builder::new().name(format!("iccl-end-{}", communicator.rank()));
+    thread.spawn(move || finalized.finalize()).map_err(|error| {
+        Failure::new(Outcome::OutOfResources, format!("no thread to finalize: {error}"))
+    })
 }
 
 fn joined(thread: JoinHandle<iccl_runtime::Result<()>>) -> iccl_runtime::Result<()> {

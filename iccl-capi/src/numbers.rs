@@ -80,6 +80,7 @@ impl Outcome {
     pub(crate) fn of(kind: ErrorKind) -> Self {
         match kind {
             ErrorKind::InvalidArgument => Self::InvalidArgument,
+            ErrorKind::InvalidUsage => Self::InvalidUsage,
             ErrorKind::InvalidConfig => Self::InvalidConfig,
             ErrorKind::PluginMissing => Self::PluginMissing,
             ErrorKind::PluginPanic => Self::PluginPanic,

@@ -172,6 +172,15 @@ impl Communicator {
         self.engine.fail(error);
     }
 
+    /// Waits until every operation that was called on the communicator is over, at most
+    /// `engine.op_timeout`.
+    ///
+    /// # Errors
+    /// The error that ended the communicator; `Timeout` if there are operations left.
+    pub fn drain(&self) -> Result<()> {
+        self.engine.drain(Instant::now().checked_add(self.op_timeout))
+    }
+
     /// Waits until every operation of the communicator is over, at most `engine.op_timeout`, and says
     /// goodbye to the other ranks, so that they do not take this rank for lost. Dropping the
     /// communicator does the same. Again, it does nothing.
@@ -183,7 +192,7 @@ impl Communicator {
         if self.finalized.swap(true, Ordering::SeqCst) {
             return Ok(());
         }
-        let outcome = self.engine.drain(Instant::now().checked_add(self.op_timeout));
+        let outcome = self.drain();
         let failure = self.engine.failure();
         self.engine.close();
         self.control.leave(failure.as_ref());
