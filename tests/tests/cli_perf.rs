@@ -212,3 +212,60 @@ fn unverified_is_not_said_to_be_right() {
     assert!(ran.out.contains("nothing was verified") && ran.out.contains("N/A"), "{}", ran.out);
     assert!(!ran.out.contains("0 OK"), "{}", ran.out);
 }
+
+#[test]
+fn overlap_says_how_much_was_hidden() {
+    let arguments = ["perf", "reduce_scatter", "-n", "2", "-b", "64K", "-e", "256K", "-f", "4"];
+    let effort = ["--iters", "3", "-w", "1", "--overlap"];
+    let ran = run_to_end(&mut iccl(&[&arguments[..], &effort, &["--json"]].concat()));
+    assert_eq!(ran.code(), Some(0), "{}", ran.all());
+    let rows = ran.json().as_array().expect("an array of rows").clone();
+    assert_eq!(rows.len(), 2);
+    for row in &rows {
+        for placement in ["out_of_place", "in_place"] {
+            let figures = &row[placement];
+            assert_eq!(figures["wrong"], 0, "{row}");
+            let number = |key: &str| figures["overlap"][key].as_f64().expect("a number");
+            let [communication, computation, both] =
+                ["communication_us", "computation_us", "both_us"].map(number);
+            assert!(communication > 0.0 && computation > 0.0 && both > 0.0, "{row}");
+            // As docs/command.md says.
+            let hidden = (communication + computation - both) / communication.min(computation);
+            assert!((number("hidden") - hidden).abs() < 0.01, "{row}");
+        }
+    }
+    let ran = run_to_end(&mut iccl(&[&arguments[..], &effort].concat()));
+    assert_eq!(ran.code(), Some(0), "{}", ran.all());
+    let told = ran.all();
+    let heads = told.lines().find(|line| line.contains("busbw")).expect("heads");
+    assert_eq!(heads.matches("hidden").count(), 2, "{told}");
+    let row = told.lines().find(|line| line.trim_start().starts_with("65536")).expect("a row");
+    // Five words of the case, five of each placement, and the algorithm.
+    assert_eq!(row.split_whitespace().count(), 16, "{told}");
+    assert!(told.contains("Out of bounds values : 0 OK"), "{told}");
+    // Unasked, there is no such column and no such key.
+    let plain = run_to_end(&mut iccl(&[&arguments[..], &["--iters", "1", "--json"]].concat()));
+    assert!(!plain.all().contains("hidden"), "{}", plain.all());
+}
+
+#[test]
+fn a_ring_of_messages_can_overlap_too() {
+    let ran = run_to_end(&mut iccl(&[
+        "perf",
+        "sendrecv",
+        "-n",
+        "3",
+        "-b",
+        "1M",
+        "-e",
+        "1M",
+        "--iters",
+        "2",
+        "--overlap",
+    ]));
+    assert_eq!(ran.code(), Some(0), "{}", ran.all());
+    let told = ran.all();
+    let row = told.lines().find(|line| line.trim_start().starts_with("1048576")).expect("a row");
+    assert_eq!(row.split_whitespace().count(), 16, "{told}");
+    assert_eq!(row.matches("N/A").count(), 5, "{told}");
+}

@@ -4,7 +4,7 @@ use std::fmt;
 
 use clap::ValueEnum;
 use iccl_plugin_api::{Collective, DataType, RedOp};
-use iccl_runtime::comm::{Buffer, Communicator, Handle, Stream};
+use iccl_runtime::comm::{Buffer, Communicator, Group, Handle};
 
 use super::oracle::Task;
 
@@ -164,12 +164,6 @@ impl Operation {
     }
 }
 
-/// The two streams of a rank: a send that waits for its peer must not keep a receive from starting.
-pub(super) struct Streams {
-    pub(super) main: Stream,
-    pub(super) receiving: Stream,
-}
-
 impl Case {
     /// What is computed.
     pub(super) fn task(&self) -> Task {
@@ -181,12 +175,11 @@ impl Case {
     pub(super) fn enqueue(
         &self,
         communicator: &Communicator,
-        streams: &Streams,
         send: &Buffer,
         receive: &Buffer,
         count: u64,
     ) -> iccl_runtime::Result<Vec<Handle>> {
-        let (dtype, stream) = (self.dtype, &streams.main);
+        let (dtype, stream) = (self.dtype, communicator.stream());
         let (rank, ranks) = (communicator.rank(), communicator.ranks());
         let op = self.op.unwrap_or(RedOp::Sum);
         let root = self.root.unwrap_or(0);
@@ -214,10 +207,11 @@ impl Case {
             Operation::Barrier => communicator.barrier(stream)?,
             Operation::Sendrecv => {
                 let (next, before) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
-                let sent = communicator.send(send, count, dtype, next, stream)?;
-                let received =
-                    communicator.recv(receive, count, dtype, before, &streams.receiving)?;
-                return Ok(vec![sent, received]);
+                // A send that waits for its peer must not keep the receive from starting.
+                return Group::run(|| {
+                    let sent = communicator.send(send, count, dtype, next, stream)?;
+                    Ok(vec![sent, communicator.recv(receive, count, dtype, before, stream)?])
+                });
             }
         };
         Ok(vec![handle])

@@ -6,14 +6,16 @@ use iccl_runtime::comm::{Buffer, Communicator, Handle};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::arena::Arena;
-use super::benchmark::{Case, Operation, Streams};
+use super::benchmark::{Case, Operation};
 use super::layout::Layout;
 use super::oracle::Oracle;
+use super::overlap::{Computation, Overlap};
 use super::team::Team;
 use crate::failure::Result;
 
 /// How it is measured.
 #[derive(Clone, Copy, Debug)]
+#[allow(clippy::struct_excessive_bools)] // As on the command line.
 pub(super) struct Effort {
     pub(super) warmup: u32,
     pub(super) iterations: u32,
@@ -23,6 +25,8 @@ pub(super) struct Effort {
     pub(super) blocking: bool,
     pub(super) out_of_place: bool,
     pub(super) in_place: bool,
+    /// Measures how much is hidden behind computation, and verifies while something is computed.
+    pub(super) overlap: bool,
 }
 
 /// What was measured for one placement.
@@ -32,15 +36,18 @@ pub(super) struct Measurement {
     pub(super) time: Duration,
     /// Wrong elements over all ranks and verified iterations; `None` if nothing was verified.
     pub(super) wrong: Option<u64>,
+    pub(super) overlap: Option<Overlap>,
 }
 
 /// Everything that stays the same from row to row.
 pub(super) struct Bench<'a> {
     communicator: &'a Communicator,
     team: Team<'a>,
-    streams: Streams,
     send: Arena,
     receive: Arena,
+    computation: Computation,
+    /// How much is computed while a verified operation goes on.
+    products: u64,
     effort: Effort,
     wide_sums: bool,
     /// Whether all ranks read the same monotonic clock.
@@ -66,9 +73,10 @@ impl<'a> Bench<'a> {
         Ok(Self {
             communicator,
             team,
-            streams: Streams { main: communicator.stream().clone(), receiving: device.stream()? },
             send: Arena::new(device, most_bytes)?,
             receive: Arena::new(device, most_bytes)?,
+            computation: Computation::new(),
+            products: 0,
             effort,
             wide_sums,
             is_one_clock,
@@ -121,6 +129,11 @@ impl<'a> Bench<'a> {
         wait(&last)?;
         let time = started.elapsed() / self.effort.iterations.max(1);
         let time = self.team.slowest(time)?;
+        let overlap = if self.effort.overlap {
+            Some(self.overlap(case, &send, &receive, count)?)
+        } else {
+            None
+        };
         let mut wrong = (self.effort.checks > 0).then_some(0);
         for _ in 0..self.effort.checks {
             let seen = if case.operation == Operation::Barrier {
@@ -132,7 +145,48 @@ impl<'a> Bench<'a> {
             let all = self.team.sum(seen.unwrap_or(0))?;
             wrong = seen.and(wrong).map(|before| before + all);
         }
-        Ok(Measurement { time, wrong })
+        Ok(Measurement { time, wrong, overlap })
+    }
+
+    /// Times the operation and a computation as long, each alone and both at once.
+    fn overlap(
+        &mut self,
+        case: &Case,
+        send: &Buffer,
+        receive: &Buffer,
+        count: u64,
+    ) -> Result<Overlap> {
+        let communication = self.average(case, send, receive, count, 0)?;
+        let products = self.computation.products_in(communication);
+        self.products = products;
+        let iterations = self.effort.iterations.max(1);
+        let started = Instant::now();
+        for _ in 0..iterations {
+            self.computation.run(products);
+        }
+        let computation = self.team.slowest(started.elapsed() / iterations)?;
+        let both = self.average(case, send, receive, count, products)?;
+        Ok(Overlap { communication, computation, both })
+    }
+
+    /// The slowest rank's average time of an operation with `products` computed before it is waited for.
+    fn average(
+        &mut self,
+        case: &Case,
+        send: &Buffer,
+        receive: &Buffer,
+        count: u64,
+        products: u64,
+    ) -> Result<Duration> {
+        let iterations = self.effort.iterations.max(1);
+        self.team.meet()?;
+        let started = Instant::now();
+        for _ in 0..iterations {
+            let handles = self.enqueue(case, send, receive, count)?;
+            self.computation.run(products);
+            wait(&handles)?;
+        }
+        self.team.slowest(started.elapsed() / iterations)
     }
 
     fn enqueue(
@@ -142,7 +196,7 @@ impl<'a> Bench<'a> {
         receive: &Buffer,
         count: u64,
     ) -> Result<Vec<Handle>> {
-        Ok(case.enqueue(self.communicator, &self.streams, send, receive, count)?)
+        Ok(case.enqueue(self.communicator, send, receive, count)?)
     }
 
     fn layout(&self, case: &Case, count: u64) -> Layout {
@@ -189,7 +243,9 @@ impl<'a> Bench<'a> {
             }
         }
         let (send, receive) = self.buffers(layout, is_joint)?;
-        wait(&self.enqueue(&case, &send, &receive, count)?)?;
+        let handles = self.enqueue(&case, &send, &receive, count)?;
+        self.computation.run(self.products);
+        wait(&handles)?;
         if is_joint {
             return self.receive.wrong(&images.joint);
         }

@@ -3,7 +3,8 @@
 //! [`choices`] reads the command line, [`benchmark`] knows the operations, [`measure`] runs them,
 //! [`table`] shows the rows. Verification: [`oracle`] knows inputs and reductions, [`encode`] turns exact
 //! numbers into bits, [`layout`] says which of them belong where, as an [`image`] of each buffer,
-//! [`pattern`] compares, [`arena`] guards. None of it shares code with the kernels and schedules that it
+//! [`pattern`] compares, [`arena`] guards. [`overlap`] computes
+//! meanwhile. None of it shares code with the kernels and schedules that it
 //! judges.
 
 mod arena;
@@ -14,6 +15,7 @@ mod image;
 mod layout;
 mod measure;
 mod oracle;
+mod overlap;
 mod pattern;
 mod progress;
 mod table;
@@ -48,6 +50,7 @@ Examples:
   iccl perf all_to_all -n 4 -e 1M          a size is that of a rank's whole vector, all blocks
   iccl perf all -n 4                       every collective, type and op, on three sizes
   iccl perf all_reduce -n 4 --hosts 2      as if on two hosts
+  iccl perf reduce_scatter -b 1M --overlap how much is hidden behind computation
   mpirun -n 4 iccl perf all_reduce         the ranks that a launcher started
   iccl perf all_reduce -n 2 --json | jq '.[] | {size_bytes, busbw: .in_place.busbw_gb_per_s}'
 
@@ -64,6 +67,7 @@ const DEFAULT_RANKS: u32 = 2;
 const GRACE: Duration = Duration::from_secs(2);
 
 #[derive(Args)]
+#[allow(clippy::struct_excessive_bools)] // Each is a switch of the command line.
 pub(crate) struct Arguments {
     /// The collective, or all of them.
     #[arg(value_enum)]
@@ -111,6 +115,9 @@ pub(crate) struct Arguments {
     /// Only with two buffers.
     #[arg(long)]
     out_of_place_only: bool,
+    /// Also measure how much of the operation is hidden behind computation.
+    #[arg(long)]
+    overlap: bool,
     #[command(flatten)]
     placement: Placement,
 }
@@ -188,6 +195,7 @@ impl Arguments {
                 blocking: self.blocking,
                 out_of_place: !self.in_place_only,
                 in_place: !self.out_of_place_only,
+                overlap: self.overlap,
             },
         })
     }
@@ -282,7 +290,7 @@ impl Run<'_> {
             if shows_table && operation != Some(case.operation) {
                 operation = Some(case.operation);
                 progress.clear();
-                print::text(&table::column_heads(&case.operation.to_string()))?;
+                print::text(&table::column_heads(&case.operation.to_string(), effort.overlap))?;
             }
             for count in counts {
                 progress.show(rows.len(), &format!("{case}, {count} elements"));
@@ -338,13 +346,20 @@ impl Run<'_> {
     }
 
     fn effort_text(&self) -> String {
-        let Effort { warmup, iterations, checks, blocking, .. } = self.request.effort;
+        let Effort { warmup, iterations, checks, blocking, overlap, .. } = self.request.effort;
         let how = if blocking { "one at a time" } else { "enqueued together" };
         let checked = match checks {
             0 => "nothing verified".to_owned(),
             1 => "every element of one more iteration verified".to_owned(),
             more => format!("every element of {more} more iterations verified"),
         };
-        format!("{warmup} iterations to warm up, {iterations} measured ({how}), {checked}")
+        let computed = if overlap {
+            "; hidden: behind a computation as long, on each rank's thread"
+        } else {
+            ""
+        };
+        format!(
+            "{warmup} iterations to warm up, {iterations} measured ({how}), {checked}{computed}"
+        )
     }
 }

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::benchmark::Case;
 use super::measure::Measurement;
+use super::overlap::Overlap;
 
 /// Links are listed one by one up to this many ranks.
 const MOST_RANKS_WITH_LINKS: usize = 8;
@@ -40,6 +41,30 @@ pub(super) struct Figures {
     algbw_gb_per_s: f64,
     busbw_gb_per_s: f64,
     wrong: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    overlap: Option<OverlapFigures>,
+}
+
+/// What was measured with `--overlap`.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct OverlapFigures {
+    communication_us: f64,
+    computation_us: f64,
+    both_us: f64,
+    /// The part of the shorter of communication and computation that cost no time.
+    hidden: f64,
+}
+
+impl OverlapFigures {
+    fn new(overlap: Overlap) -> Self {
+        let us = |time: Duration| time.as_secs_f64() * 1e6;
+        Self {
+            communication_us: us(overlap.communication),
+            computation_us: us(overlap.computation),
+            both_us: us(overlap.both),
+            hidden: overlap.hidden(),
+        }
+    }
 }
 
 impl Figures {
@@ -51,6 +76,7 @@ impl Figures {
             algbw_gb_per_s: algorithm,
             busbw_gb_per_s: algorithm * case.operation.bus_factor(ranks),
             wrong: measurement.wrong,
+            overlap: measurement.overlap.map(OverlapFigures::new),
         }
     }
 }
@@ -100,6 +126,10 @@ impl Row {
         self
     }
 
+    fn has_overlap(&self) -> bool {
+        self.placements().any(|figures| figures.overlap.is_some())
+    }
+
     fn placements(&self) -> impl Iterator<Item = Figures> {
         [self.out_of_place, self.in_place].into_iter().flatten()
     }
@@ -125,20 +155,22 @@ impl Row {
             root
         );
         for figures in [self.out_of_place, self.in_place] {
-            match figures {
-                Some(figures) => {
-                    let wrong = figures.wrong.map_or("N/A".to_owned(), |wrong| wrong.to_string());
-                    let _ = write!(
-                        line,
-                        "  {:>8}  {:>6.2}  {:>6.2}  {wrong:>6}",
-                        time(figures.time_us),
-                        figures.algbw_gb_per_s,
-                        figures.busbw_gb_per_s,
-                    );
+            if let Some(figures) = figures {
+                let wrong = figures.wrong.map_or("N/A".to_owned(), |wrong| wrong.to_string());
+                let _ = write!(
+                    line,
+                    "  {:>8}  {:>6.2}  {:>6.2}  {wrong:>6}",
+                    time(figures.time_us),
+                    figures.algbw_gb_per_s,
+                    figures.busbw_gb_per_s,
+                );
+                if let Some(overlap) = figures.overlap {
+                    let _ = write!(line, "  {:>6.1}", overlap.hidden * 100.0);
                 }
-                None => {
-                    let _ =
-                        write!(line, "  {:>8}  {:>6}  {:>6}  {:>6}", "N/A", "N/A", "N/A", "N/A");
+            } else {
+                let _ = write!(line, "  {:>8}  {:>6}  {:>6}  {:>6}", "N/A", "N/A", "N/A", "N/A");
+                if self.has_overlap() {
+                    let _ = write!(line, "  {:>6}", "N/A");
                 }
             }
         }
@@ -189,15 +221,17 @@ fn links(report: &PlanReport) -> String {
     }
 }
 
-/// The heads of the columns, as nccl-tests has them.
-pub(super) fn column_heads(operation: &str) -> String {
-    let group = |name: &str| format!("  {name:^32}");
-    let figures = |names: [&str; 4]| {
+/// The heads of the columns, as nccl-tests has them, and one more for what is hidden.
+pub(super) fn column_heads(operation: &str, with_overlap: bool) -> String {
+    let width = if with_overlap { 40 } else { 32 };
+    let group = |name: &str| format!("  {name:^width$}");
+    let figures = |names: [&str; 4], hidden: &str| {
         let [time, algbw, busbw, wrong] = names;
-        format!("  {time:>8}  {algbw:>6}  {busbw:>6}  {wrong:>6}")
+        let hidden = if with_overlap { format!("  {hidden:>6}") } else { String::new() };
+        format!("  {time:>8}  {algbw:>6}  {busbw:>6}  {wrong:>6}{hidden}")
     };
-    let named = figures(["time", "algbw", "busbw", "#wrong"]);
-    let units = figures(["(us)", "(GB/s)", "(GB/s)", ""]);
+    let named = figures(["time", "algbw", "busbw", "#wrong"], "hidden");
+    let units = figures(["(us)", "(GB/s)", "(GB/s)", ""], "(%)");
     let line = |first: &str, rest: [&str; 4], figures: &str| {
         let [count, dtype, op, root] = rest;
         let text =
