@@ -7,6 +7,7 @@ pub mod c_library;
 mod c_plugins;
 pub mod command;
 pub mod guarded;
+pub mod matrix;
 pub mod oracle;
 pub mod processes;
 pub mod ranks;

@@ -36,6 +36,8 @@ pub fn scramble(number: u64) -> u64 {
 /// Exponent and mantissa bits of a float.
 fn format(dtype: DataType) -> Option<(u32, u32)> {
     match dtype {
+        DataType::F8E4M3 => Some((4, 3)),
+        DataType::F8E5M2 => Some((5, 2)),
         DataType::F16 => Some((5, 10)),
         DataType::Bf16 => Some((8, 7)),
         DataType::F32 => Some((8, 23)),
@@ -56,12 +58,19 @@ pub fn contribution(dtype: DataType, op: RedOp, rank: u32, count: usize, seed: u
         let random = scramble(scramble(seed ^ (u64::from(rank) << 48)) ^ index);
         let bits = match (format(dtype), op) {
             (None, _) => random,
-            (Some(_), RedOp::Prod) => {
-                let exponent = (random >> 8) % 3;
+            (Some((_, mantissa_bits)), RedOp::Prod) => {
                 let sign = if random.is_multiple_of(2) { 1 } else { -1 };
-                encode(dtype, sign << exponent, 2)
+                // 8-bit floats hold products of few factors only.
+                if mantissa_bits < 4 {
+                    encode(dtype, sign << ((random >> 8) % 2), 1)
+                } else {
+                    encode(dtype, sign << ((random >> 8) % 3), 2)
+                }
             }
-            (Some(_), _) => encode(dtype, i128::from(random % 257) - 128, 4),
+            (Some((_, mantissa_bits)), _) => {
+                let largest = 128.min((2 << mantissa_bits) - 1);
+                encode(dtype, i128::from(random % (2 * largest + 1)) - i128::from(largest), 4)
+            }
         };
         bytes.extend_from_slice(&bits.to_le_bytes()[..size]);
     }
@@ -196,7 +205,9 @@ fn encode(dtype: DataType, numerator: i128, denominator: i128) -> u64 {
     }
     let bias = (1 << (exponent_bits - 1)) - 1;
     let exponent = u64::try_from(power + bias).expect("no denormals here");
-    assert!(exponent > 0 && exponent < (1 << exponent_bits) - 1, "a normal float");
+    // E4M3 has no infinity: its largest exponent is one of numbers, all bits set a NaN.
+    let largest = if dtype == DataType::F8E4M3 { 15 } else { (1 << exponent_bits) - 2 };
+    assert!(exponent > 0 && exponent <= largest, "a normal float");
     sign | exponent << mantissa_bits | (units as u64 & ((1 << mantissa_bits) - 1))
 }
 

@@ -35,6 +35,10 @@ enum Task {
         /// Only the steps whose name contains this text.
         #[arg(long)]
         only: Option<String>,
+        /// The steps of the full suite too: every cell of the matrix, vectors of more than 4 GiB. Takes
+        /// about half an hour; the matrix goes on where it was broken off.
+        #[arg(long)]
+        full: bool,
     },
     /// Writes what is made from code: the C header, the layout file, the configuration reference.
     Generate {
@@ -54,7 +58,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Build { release } => layout::build(if release { "release" } else { "dev" }),
         Task::Demo => demo(),
-        Task::Test { only } => test::all(only.as_deref()),
+        Task::Test { only, full } => test::all(only.as_deref(), full),
         Task::Generate { check } => generate::all(check),
         Task::Mutants { only } => mutants::all(only.as_deref()),
     };

@@ -1,8 +1,10 @@
 //! The whole test suite, step by step.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::process::Command;
 use std::time::Instant;
 
-use crate::run::{Failure, cargo, is_installed, run};
+use crate::run::{Failure, cargo, is_installed, output, run, workspace};
 use crate::{generate, layout};
 
 type Step = (&'static str, fn() -> Result<(), Failure>);
@@ -25,12 +27,16 @@ const STEPS: &[Step] = &[
     ("system", || run(&mut cargo(&["test", "-p", "iccl-tests", "--release"]))),
 ];
 
+/// What takes too long for every push.
+const FULL_STEPS: &[Step] = &[("matrix", matrix)];
+
 /// Runs all steps, or those whose name contains `only`.
-pub(crate) fn all(only: Option<&str>) -> Result<(), Failure> {
-    let chosen: Vec<&Step> =
-        STEPS.iter().filter(|(name, _)| only.is_none_or(|only| name.contains(only))).collect();
+pub(crate) fn all(only: Option<&str>, full: bool) -> Result<(), Failure> {
+    let steps: Vec<&Step> = STEPS.iter().chain(if full { FULL_STEPS } else { &[] }).collect();
+    let chosen: Vec<&&Step> =
+        steps.iter().filter(|(name, _)| only.is_none_or(|only| name.contains(only))).collect();
     if chosen.is_empty() {
-        let names: Vec<&str> = STEPS.iter().map(|(name, _)| *name).collect();
+        let names: Vec<&str> = steps.iter().map(|(name, _)| *name).collect();
         return Err(Failure(format!("no such step; there are: {}", names.join(", "))));
     }
     let started = Instant::now();
@@ -60,6 +66,29 @@ fn needs() -> Result<(), Failure> {
         programs.join(", "),
         packages.join(" ")
     )))
+}
+
+/// The full product. Blocks that were right before are not run again, as long as the code is the same.
+fn matrix() -> Result<(), Failure> {
+    let state = workspace().join("target/matrix.txt");
+    let code = state_of_the_code()?;
+    let program = ["run", "--release", "--quiet", "-p", "iccl-tests", "--bin", "iccl-test-matrix"];
+    run(cargo(&program).args(["--", "full"]).arg(state).arg(code))
+}
+
+/// The commit, and a digest of what was changed since.
+fn state_of_the_code() -> Result<String, Failure> {
+    let git =
+        |arguments: &[&str]| output(Command::new("git").args(arguments).current_dir(workspace()));
+    let commit = git(&["rev-parse", "--short", "HEAD"])?;
+    let commit = String::from_utf8_lossy(&commit).trim().to_owned();
+    let changes = git(&["diff", "HEAD"])?;
+    if changes.is_empty() {
+        return Ok(commit);
+    }
+    let mut hasher = DefaultHasher::new();
+    changes.hash(&mut hasher);
+    Ok(format!("{commit}+{:016x}", hasher.finish()))
 }
 
 /// Licences, bans and sources, where cargo-deny is installed. (Advisories need a database from the

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::schedule::Algorithm;
+
 /// Messages and bytes exchanged with one peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerCounts {
@@ -27,12 +29,14 @@ struct Peer {
 #[derive(Debug)]
 pub struct Counters {
     peers: Vec<Peer>,
-    operations: AtomicU64,
+    /// Operations that ended well, by the code of the algorithm that carried them.
+    operations: [AtomicU64; Algorithm::ALL.len()],
 }
 
 impl Counters {
     pub(super) fn new(ranks: u32) -> Self {
-        Self { peers: (0..ranks).map(|_| Peer::default()).collect(), operations: AtomicU64::new(0) }
+        let peers = (0..ranks).map(|_| Peer::default()).collect();
+        Self { peers, operations: Default::default() }
     }
 
     pub(super) fn sent(&self, peer: u32, bytes: u64) {
@@ -47,8 +51,8 @@ impl Counters {
         peer.bytes_received.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub(super) fn operation_done(&self) {
-        self.operations.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn operation_done(&self, algorithm: Algorithm) {
+        self.operations[usize::from(algorithm.code())].fetch_add(1, Ordering::Relaxed);
     }
 
     /// What was exchanged with `peer`, or `None` if there is no such rank.
@@ -64,6 +68,11 @@ impl Counters {
 
     /// Operations that ended well.
     pub fn operations(&self) -> u64 {
-        self.operations.load(Ordering::Relaxed)
+        self.operations.iter().map(|one| one.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Operations that ended well and were carried by this algorithm.
+    pub fn operations_by(&self, algorithm: Algorithm) -> u64 {
+        self.operations[usize::from(algorithm.code())].load(Ordering::Relaxed)
     }
 }

@@ -531,7 +531,7 @@ impl State {
         let run = self.runs.swap_remove(index);
         self.pool.give_back(run.scratch);
         self.free_line(&run.operation);
-        self.counters.operation_done();
+        self.counters.operation_done(run.operation.program.schedule.algorithm);
         run.operation.finish(Ok(()));
     }
 

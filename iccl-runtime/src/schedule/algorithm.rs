@@ -161,7 +161,10 @@ impl Algorithm {
             }
             Self::ScatterAllGather => Facts::moves("scatter_all_gather", &[Broadcast]),
             Self::Dissemination => Facts::moves("dissemination", &[Barrier]),
-            Self::PointToPoint => Facts::moves("point_to_point", &[Send, Recv]),
+            // That a rank is no peer of itself is told by the check of the request.
+            Self::PointToPoint => {
+                Facts { min_ranks: 1, ..Facts::moves("point_to_point", &[Send, Recv]) }
+            }
             Self::Bruck => Facts::moves("bruck", &[AllGather]),
         }
     }

@@ -1,0 +1,155 @@
+//! The matrix of operations, types, algorithms and transports: see `iccl_tests::matrix`.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use iccl_runtime::schedule::Algorithm;
+use iccl_tests::matrix::coordinator::{Block, Column, Summary, Transport, run_placed};
+use iccl_tests::matrix::{Cell, covering, declared, product, rank};
+
+// Linked in, so that no folder is needed.
+use iccl_plugin_host as _;
+use iccl_plugin_transport_shm as _;
+use iccl_plugin_transport_tcp as _;
+
+const USAGE: &str = "usage:
+  iccl-test-matrix full STATE_FILE COMMIT       the full product; blocks in the file are not run again
+  iccl-test-matrix covering STRENGTH SEED       a covering array
+  iccl-test-matrix cell RANKS shm|tcp|mixed auto|ALGORITHM CELL";
+
+fn main() -> ExitCode {
+    let filter = tracing_subscriber::EnvFilter::new("warn");
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let program = std::env::current_exe().expect("a program has a path");
+    let program = program.to_str().expect("a path that is text");
+    let summary = match words[..] {
+        ["rank", number, ranks, transport, meeting] => {
+            let number = number.parse().expect("a rank");
+            let ranks = ranks.parse().expect("a number of ranks");
+            let transport = Transport::from_name(transport).expect("a transport");
+            return match rank::run(number, ranks, transport, Path::new(meeting)) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    println!("error {error}");
+                    ExitCode::FAILURE
+                }
+            };
+        }
+        ["full", state, commit] => full(program, &State::open(Path::new(state), commit)),
+        ["covering", strength, seed] => {
+            let strength = strength.parse().expect("2 or 3");
+            run_placed(program, &covering::rows(strength, seed.parse().expect("a seed")))
+        }
+        ["cell", ranks, transport, algorithm, cell] => {
+            let ranks = ranks.parse().expect("a number of ranks");
+            let transport = Transport::from_name(transport).expect("a transport");
+            let forced = Algorithm::from_name(algorithm);
+            let cell: Cell = cell.parse().expect("a cell");
+            let block = Block { program, ranks, transport, talkative: true };
+            block.run(&[Column { forced, cells: vec![cell] }])
+        }
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::FAILURE;
+        }
+    };
+    summary.print();
+    if summary.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Which blocks were right, and what came of them; begun anew for another commit.
+struct State {
+    path: PathBuf,
+    done: Vec<String>,
+}
+
+impl State {
+    fn open(path: &Path, commit: &str) -> Self {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let mut lines = text.lines().map(str::to_owned);
+        if lines.next().as_deref() == Some(commit) {
+            return Self { path: path.to_owned(), done: lines.collect() };
+        }
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).expect("the folder of the state");
+        }
+        std::fs::write(path, format!("{commit}\n")).expect("the state can be written");
+        Self { path: path.to_owned(), done: Vec::new() }
+    }
+
+    /// What came of a block, if it was right: how many cells ran, and which were refused.
+    fn of(&self, block: &str) -> Option<Summary> {
+        let mut lines = self.done.iter().filter_map(|line| line.strip_prefix(block));
+        let mut fields = lines.next()?.split('\t').skip(1);
+        let right = fields.next()?.parse().ok()?;
+        let refused = fields.filter_map(|field| {
+            let (times, reason) = field.split_once(' ')?;
+            Some((reason.to_owned(), times.parse().ok()?))
+        });
+        Some(Summary { right, refused: refused.collect(), wrong: Vec::new() })
+    }
+
+    fn add(&self, block: &str, summary: &Summary) {
+        let mut line = format!("{block}\t{}", summary.right);
+        for (reason, times) in &summary.refused {
+            let _ = write!(line, "\t{times} {reason}");
+        }
+        let mut file =
+            std::fs::OpenOptions::new().append(true).open(&self.path).expect("the state");
+        writeln!(file, "{line}").expect("the state can be written");
+    }
+}
+
+/// Every cell for every number of ranks, over every transport, by every algorithm.
+fn full(program: &str, state: &State) -> Summary {
+    let began = Instant::now();
+    let mut summary = Summary::default();
+    for ranks in product::RANKS {
+        for transport in Transport::ALL {
+            if ranks == 1 && transport != Transport::Shm {
+                // A single rank is joined to nobody.
+                continue;
+            }
+            let name = format!("{ranks} ranks, {}", transport.name());
+            if let Some(before) = state.of(&name) {
+                println!("{name}: right before, {} cells", before.right);
+                summary.add(before);
+                continue;
+            }
+            let started = Instant::now();
+            let forced = declared::forcible().into_iter().map(Some);
+            let columns: Vec<Column> = [None]
+                .into_iter()
+                .chain(forced)
+                .map(|forced| Column { forced, cells: product::cells(ranks, forced) })
+                .collect();
+            let planned: usize = columns.iter().map(|column| column.cells.len()).sum();
+            println!("{name}: {planned} cells");
+            let block = Block { program, ranks, transport, talkative: true };
+            let of_block = block.run(&columns);
+            println!(
+                "{name}: {} right, {} refused, {} wrong, {} s (all: {} s)",
+                of_block.right,
+                of_block.refusals(),
+                of_block.wrong.len(),
+                started.elapsed().as_secs(),
+                began.elapsed().as_secs()
+            );
+            if of_block.wrong.is_empty() {
+                let accounted = of_block.right + of_block.refusals();
+                assert_eq!(accounted, planned as u64, "{name}: cells were left out");
+                state.add(&name, &of_block);
+            }
+            summary.add(of_block);
+        }
+    }
+    let reasons: BTreeSet<_> = summary.refused.keys().collect();
+    println!("{} reasons for refusals; {} s", reasons.len(), began.elapsed().as_secs());
+    summary
+}

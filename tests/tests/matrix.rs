@@ -1,0 +1,33 @@
+//! A seeded covering array of the matrix on real processes; `cargo xtask test --full` runs the whole of it.
+
+use iccl_tests::matrix::coordinator::{Summary, run_placed};
+use iccl_tests::matrix::covering;
+
+// Linked in, so that no folder is needed.
+use iccl_plugin_host as _;
+use iccl_plugin_transport_shm as _;
+use iccl_plugin_transport_tcp as _;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_iccl-test-matrix");
+
+fn must_be_right(summary: &Summary) {
+    summary.print();
+    assert!(summary.wrong.is_empty(), "wrong cells:\n{}", summary.wrong.join("\n"));
+}
+
+/// Any three of ranks, transport, algorithm, collective, dtype, op, place, count, alignment and root
+/// come together; in builds without optimisation, any two.
+///
+/// B001, B002, B003, B008, B019, B020, B021, B022, B023, B029, B044.
+#[test]
+fn b001_b002_b044_any_three_factors_come_together_and_are_right() {
+    let strength = if cfg!(debug_assertions) { 2 } else { 3 };
+    let seed = std::env::var("MATRIX_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let rows = covering::rows(strength, seed);
+    println!("{} cells, strength {strength}, MATRIX_SEED={seed}", rows.len());
+    let summary = run_placed(PROGRAM, &rows);
+    must_be_right(&summary);
+    // Barriers come on top.
+    let accounted = summary.right + summary.refusals();
+    assert!(accounted >= rows.len() as u64, "{accounted} of {} cells", rows.len());
+}
