@@ -52,6 +52,8 @@ pub struct Cell {
     pub root: u32,
     /// Where buffers start.
     pub alignment: Alignment,
+    /// Whether the call is one of a group, with others beside it on the same stream.
+    pub grouped: bool,
 }
 
 impl Cell {
@@ -65,17 +67,19 @@ impl Cell {
             self.count,
             u64::from(self.root),
             self.alignment as u64,
+            u64::from(self.grouped),
         ];
         numbers.iter().fold(0, |hash, number| scramble(hash ^ number))
     }
 }
 
-/// `all_reduce/f32/sum/out/1000/0/line`.
+/// `all_reduce/f32/sum/out/1000/0/line/single`.
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = if self.in_place { "in" } else { "out" };
+        let form = if self.grouped { "group" } else { "single" };
         let Self { collective, dtype, op, count, root, alignment, .. } = self;
-        write!(f, "{collective}/{dtype}/{op}/{place}/{count}/{root}/{}", alignment.name())
+        write!(f, "{collective}/{dtype}/{op}/{place}/{count}/{root}/{}/{form}", alignment.name())
     }
 }
 
@@ -84,9 +88,9 @@ impl FromStr for Cell {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let words: Vec<&str> = text.split('/').collect();
-        let [collective, dtype, op, place, count, root, alignment] = words[..] else {
+        let [collective, dtype, op, place, count, root, alignment, form] = words[..] else {
             return Err(format!(
-                "{text}: a cell is collective/dtype/op/in or out/count/root/alignment"
+                "{text}: a cell is collective/dtype/op/in or out/count/root/alignment/single or group"
             ));
         };
         let no = |what: &str| format!("{text}: there is no {what}");
@@ -105,6 +109,11 @@ impl FromStr for Cell {
                 .into_iter()
                 .find(|one| one.name() == alignment)
                 .ok_or_else(|| no(alignment))?,
+            grouped: match form {
+                "group" => true,
+                "single" => false,
+                _ => return Err(no(form)),
+            },
         })
     }
 }
@@ -115,11 +124,11 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let cell: Cell = "reduce_scatter_v/bf16/avg/in/33/0/odd".parse().expect("a cell");
+        let cell: Cell = "reduce_scatter_v/bf16/avg/in/33/0/odd/group".parse().expect("a cell");
         assert_eq!(cell.collective, Collective::ReduceScatterV);
-        assert_eq!((cell.count, cell.in_place), (33, true));
-        assert_eq!(cell.to_string(), "reduce_scatter_v/bf16/avg/in/33/0/odd");
+        assert_eq!((cell.count, cell.in_place, cell.grouped), (33, true, true));
+        assert_eq!(cell.to_string(), "reduce_scatter_v/bf16/avg/in/33/0/odd/group");
         assert!("all_reduce/f32/sum/out/1".parse::<Cell>().is_err());
-        assert!("all_reduce/f33/sum/out/1/0/odd".parse::<Cell>().is_err());
+        assert!("all_reduce/f33/sum/out/1/0/odd/single".parse::<Cell>().is_err());
     }
 }

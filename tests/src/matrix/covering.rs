@@ -20,7 +20,8 @@ const PLACE: usize = 6;
 const COUNT: usize = 7;
 const ALIGNMENT: usize = 8;
 const ROOT: usize = 9;
-const FACTORS: usize = 10;
+const FORM: usize = 10;
+const FACTORS: usize = 11;
 
 /// A row that is not finished: the value of each factor that has one.
 type Row = [Option<usize>; FACTORS];
@@ -68,6 +69,7 @@ impl Factors {
         sizes[ALIGNMENT] = Alignment::ALL.len();
         // First, last, and one between.
         sizes[ROOT] = 3;
+        sizes[FORM] = 2;
         sizes
     }
 
@@ -105,6 +107,7 @@ impl Factors {
                 count: product::count(row[COUNT], ranks),
                 root: [0, ranks - 1, ranks / 2][row[ROOT]],
                 alignment: Alignment::ALL[row[ALIGNMENT]],
+                grouped: row[FORM] == 1,
             },
         }
     }

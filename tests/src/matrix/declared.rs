@@ -24,8 +24,9 @@ pub fn refusal(cell: &Cell, ranks: u32, forced: Option<Algorithm>) -> Option<Ref
     if collective.reduces() && !iccl_kernels::supports(dtype, op) {
         return refuse(ErrorKind::NotSupported, format!("no kernel reduces {dtype} with {op}"));
     }
-    if collective == Collective::Send && ranks == 1 {
-        return refuse(ErrorKind::InvalidArgument, "a rank cannot be its own peer".into());
+    if collective == Collective::Send && ranks == 1 && !cell.grouped {
+        let reason = "a message to oneself needs a group";
+        return refuse(ErrorKind::InvalidArgument, reason.into());
     }
     if collective == Collective::AllToAllV && cell.in_place && cell.count > 0 {
         return refuse(ErrorKind::InvalidArgument, "all_to_all_v has no form in place".into());

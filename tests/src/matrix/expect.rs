@@ -357,7 +357,7 @@ mod tests {
     #[test]
     fn vector_forms_fit_together() {
         for count in [0, 1, 4, 33] {
-            let cell = cell(&format!("all_to_all_v/i32/sum/out/{count}/0/line"));
+            let cell = cell(&format!("all_to_all_v/i32/sum/out/{count}/0/line/single"));
             let parts: Vec<Part> = (0..5).map(|rank| part(&cell, rank, 5)).collect();
             for (from, sender) in parts.iter().enumerate() {
                 for (to, receiver) in parts.iter().enumerate() {
@@ -382,7 +382,7 @@ mod tests {
 
     #[test]
     fn in_place_means_one_memory() {
-        let cell = cell("reduce_scatter/i32/sum/in/7/0/line");
+        let cell = cell("reduce_scatter/i32/sum/in/7/0/line/single");
         let part = part(&cell, 2, 3);
         assert_eq!(part.memories.len(), 1);
         assert_eq!(part.send, Some(Pointer { memory: 0, element: 0 }));

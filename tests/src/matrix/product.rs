@@ -31,7 +31,8 @@ pub fn ops(collective: Collective) -> &'static [RedOp] {
 }
 
 /// Every cell for a number of ranks: of all collectives, or, where an algorithm is forced, of those
-/// that it carries and others carry too. Roots and alignments take turns.
+/// that it carries and others carry too. Roots and alignments take turns. Where no algorithm is forced,
+/// each call is made in a group too, but for the longest vectors.
 pub fn cells(ranks: u32, forced: Option<Algorithm>) -> Vec<Cell> {
     let mut counts: Vec<u64> = (0..COUNTS).map(|class| count(class, ranks)).collect();
     counts.sort_unstable();
@@ -45,7 +46,7 @@ pub fn cells(ranks: u32, forced: Option<Algorithm>) -> Vec<Cell> {
             continue;
         }
         if collective == Collective::Barrier {
-            cells.push(barrier());
+            cells.extend([barrier(), Cell { grouped: true, ..barrier() }]);
             continue;
         }
         for &dtype in DataType::ALL {
@@ -53,7 +54,7 @@ pub fn cells(ranks: u32, forced: Option<Algorithm>) -> Vec<Cell> {
                 for in_place in places(collective) {
                     for &count in &counts {
                         let turn = scramble(cells.len() as u64);
-                        cells.push(Cell {
+                        let cell = Cell {
                             collective,
                             dtype,
                             op,
@@ -61,7 +62,12 @@ pub fn cells(ranks: u32, forced: Option<Algorithm>) -> Vec<Cell> {
                             count,
                             root: if collective.has_root() { turn as u32 % ranks } else { 0 },
                             alignment: Alignment::ALL[(turn >> 32) as usize % 4],
-                        });
+                            grouped: false,
+                        };
+                        cells.push(cell);
+                        if forced.is_none() && count <= 1000 {
+                            cells.push(Cell { grouped: true, ..cell });
+                        }
                     }
                 }
             }
@@ -85,5 +91,6 @@ pub fn barrier() -> Cell {
         count: 0,
         root: 0,
         alignment: Alignment::Line,
+        grouped: false,
     }
 }

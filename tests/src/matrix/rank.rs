@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use iccl_plugin_api::{Collective, DataType, RedOp};
 use iccl_runtime::bootstrap::UniqueId;
-use iccl_runtime::comm::{Communicator, Counts, Handle, Stream};
+use iccl_runtime::comm::{Buffer, Communicator, Counts, Group, Handle, Stream};
 use iccl_runtime::engine::counters::PeerCounts;
 use iccl_runtime::plan::Tier;
 use iccl_runtime::schedule::{Algorithm, Request, StepKind, compile};
@@ -56,6 +56,7 @@ pub fn run(rank: u32, ranks: u32, transport: Transport, meeting: &Path) -> Resul
         let longest = cells.iter().map(|cell| longest_buffer(cell, rank, ranks)).max().unwrap_or(0);
         let mut column = Column {
             stream: communicator.device().stream()?,
+            companions: Companions::new(&communicator)?,
             communicator: &communicator,
             forced,
             arenas: [Arena::new(longest), Arena::new(longest)],
@@ -104,6 +105,7 @@ struct Column<'a> {
     communicator: &'a Communicator,
     /// For what is received while something is sent.
     stream: Stream,
+    companions: Companions,
     forced: Option<Algorithm>,
     arenas: [Arena; 2],
     known: &'a mut HashMap<(DataType, Option<RedOp>), Values>,
@@ -214,11 +216,18 @@ impl Column<'_> {
         }
     }
 
-    /// Whether the algorithm that was to run did, by what it sent: exactly the messages of its schedule.
+    /// Whether the algorithm that was to run did: by what is counted of it, and by what was sent, which
+    /// must be exactly the messages of its schedule.
     fn traced(&self, cell: &Cell, part: &Part, before: &Trace, after: &Trace) -> Option<String> {
         let pairs = before.by_algorithm.iter().zip(&after.by_algorithm).map(|(a, b)| b - a);
         let ran: Vec<(Algorithm, u64)> =
             Algorithm::ALL.iter().copied().zip(pairs).filter(|(_, times)| *times > 0).collect();
+        if cell.grouped {
+            // With others beside it, whose messages cannot be told from its own.
+            let forced = self.forced.filter(|one| declared::carries(*one, cell))?;
+            let is_there = ran.iter().any(|(algorithm, _)| *algorithm == forced);
+            return (!is_there).then(|| format!("carried by {ran:?}, and {forced} is forced"));
+        }
         let times = if cell.collective == Collective::Send { 2 } else { 1 };
         let [(algorithm, counted)] = ran[..] else {
             return Some(format!("carried by {ran:?}"));
@@ -281,8 +290,32 @@ impl Column<'_> {
         messages
     }
 
-    /// Makes the call and waits for it.
+    /// Makes the call, in a group with others where the cell says so, and waits for it.
     fn call(&self, cell: &Cell, part: &Part, places: &[Place]) -> Result<()> {
+        let is_barrier = cell.collective == Collective::Barrier;
+        if is_barrier {
+            self.meeting.arrive();
+        }
+        if cell.grouped {
+            let group = Group::start();
+            let before = self.companions.begin(self.communicator);
+            let called = self.begin(cell, part, places);
+            group.end()?;
+            // What was refused in a group ends the group with the same.
+            wait_for_all(&called?)?;
+            self.companions.check(self.communicator, &before?)?;
+        } else {
+            wait_for_all(&self.begin(cell, part, places)?)?;
+        }
+        if is_barrier {
+            self.barriers.set(self.barriers.get() + u64::from(self.communicator.ranks()));
+            return self.meeting.must_have_all(self.barriers.get());
+        }
+        Ok(())
+    }
+
+    /// Makes the call.
+    fn begin(&self, cell: &Cell, part: &Part, places: &[Place]) -> Result<Vec<Handle>> {
         let address = |pointer: Option<Pointer>| -> *mut c_void {
             pointer.map_or(null_mut(), |pointer| {
                 let offset = pointer.element as usize * cell.dtype.size_bytes();
@@ -339,25 +372,80 @@ impl Column<'_> {
                 Collective::AllToAllV => {
                     communicator.all_to_all_v_raw(send, to, receive, from, dtype, stream)
                 }
-                Collective::Barrier => {
-                    self.meeting.arrive();
-                    communicator.barrier(stream)?.wait()?;
-                    self.barriers.set(self.barriers.get() + u64::from(ranks));
-                    return self.meeting.must_have_all(self.barriers.get());
-                }
+                Collective::Barrier => communicator.barrier(stream),
                 Collective::Send | Collective::Recv => {
                     let (next, previous) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
-                    let sent = communicator.send_raw(send, count, dtype, next, stream);
-                    let received =
-                        communicator.recv_raw(receive, count, dtype, previous, &self.stream);
-                    // Both are waited for, whatever came of the other.
-                    let received = received.and_then(|handle| handle.wait());
-                    sent?.wait()?;
-                    return received;
+                    let other = if cell.grouped { stream } else { &self.stream };
+                    let sent = communicator.send_raw(send, count, dtype, next, stream)?;
+                    let received = communicator.recv_raw(receive, count, dtype, previous, other)?;
+                    return Ok(vec![sent, received]);
                 }
             }
         }?;
-        handle.wait()
+        Ok(vec![handle])
+    }
+}
+
+/// Waits for every one, whatever comes of the others.
+fn wait_for_all(handles: &[Handle]) -> Result<()> {
+    let ended: Vec<Result<()>> = handles.iter().map(Handle::wait).collect();
+    ended.into_iter().collect()
+}
+
+/// Calls that share a group with a cell: a message around the ring, and a small sum.
+struct Companions {
+    sent: Buffer,
+    received: Buffer,
+    sum: Buffer,
+    /// Changes from group to group.
+    turn: std::cell::Cell<u32>,
+}
+
+impl Companions {
+    const COUNT: usize = 37;
+
+    fn new(communicator: &Communicator) -> Result<Self> {
+        let memory = || communicator.device().allocate::<u32>(Self::COUNT);
+        let (sent, received, sum) = (memory()?, memory()?, memory()?);
+        Ok(Self { sent, received, sum, turn: std::cell::Cell::new(0) })
+    }
+
+    /// What a rank sends in a turn.
+    fn of(turn: u32, rank: u32) -> u32 {
+        turn.wrapping_mul(1_000_003).wrapping_add(rank)
+    }
+
+    fn begin(&self, communicator: &Communicator) -> Result<Vec<Handle>> {
+        let (rank, ranks) = (communicator.rank(), communicator.ranks());
+        let turn = self.turn.get() + 1;
+        self.turn.set(turn);
+        self.sent.write(0, &[Self::of(turn, rank); Self::COUNT])?;
+        self.received.write(0, &[0_u32; Self::COUNT])?;
+        let (count, stream, dtype) = (Self::COUNT as u64, communicator.stream(), DataType::U32);
+        let (next, previous) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
+        Ok(vec![
+            communicator.send(&self.sent, count, dtype, next, stream)?,
+            communicator.recv(&self.received, count, dtype, previous, stream)?,
+            communicator.all_reduce(&self.sent, &self.sum, count, dtype, RedOp::Sum, stream)?,
+        ])
+    }
+
+    fn check(&self, communicator: &Communicator, handles: &[Handle]) -> Result<()> {
+        wait_for_all(handles)?;
+        let (rank, ranks) = (communicator.rank(), communicator.ranks());
+        let turn = self.turn.get();
+        let sum = (0..ranks).fold(0, |sum: u32, one| sum.wrapping_add(Self::of(turn, one)));
+        let received = Self::of(turn, (rank + ranks - 1) % ranks);
+        for (what, buffer, expected) in
+            [("message", &self.received, received), ("sum", &self.sum, sum)]
+        {
+            let got: Vec<u32> = buffer.read()?;
+            if got != [expected; Self::COUNT] {
+                let text = format!("the {what} of the group is {got:?} instead of {expected}");
+                return Err(Error::new(iccl_runtime::ErrorKind::Internal, text));
+            }
+        }
+        Ok(())
     }
 }
 
