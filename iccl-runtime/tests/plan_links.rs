@@ -187,7 +187,7 @@ fn versions_fabrics_reach_and_memory_kinds_are_compared() {
 #[test]
 fn b057_equal_host_id_but_attach_fails_takes_tcp_with_one_warning() {
     let mut evidence = Evidence::default();
-    evidence.add_link(2, 0, LinkFact::AttachFailed { transport: "shm".to_owned(), errno: 13 });
+    evidence.add_link(2, 0, LinkFact::attach_failed("shm", 13, ""));
     let plan = plan(&job("aaaa"), &PlanConfig::default(), &evidence).unwrap();
     assert_eq!(tier(&plan, 0, 2), Tier::Tcp);
     assert_eq!(tier(&plan, 2, 0), Tier::Tcp);

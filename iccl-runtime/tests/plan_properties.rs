@@ -63,7 +63,7 @@ fn evidence(world_size: u32, links: &[(u32, u32)], ranks: &[u32]) -> Evidence {
     for (a, b) in links.iter().map(|(a, b)| (a % world_size, b % world_size)) {
         if a != b {
             let transport = "shm".to_owned();
-            evidence.add_link(a, b, LinkFact::AttachFailed { transport, errno: 13 });
+            evidence.add_link(a, b, LinkFact::attach_failed(&transport, 13, ""));
         }
     }
     for rank in ranks {
@@ -359,7 +359,7 @@ fn a_plan_for_100_000_ranks_holds_a_handful_of_decisions() {
     let (transport, errno) = ("rdma".to_owned(), 14);
     let mut evidence = Evidence::default();
     evidence.add_rank(77_777, RankFact::RegisterFailed { transport, errno });
-    evidence.add_link(8, 9, LinkFact::AttachFailed { transport: "shm".to_owned(), errno });
+    evidence.add_link(8, 9, LinkFact::attach_failed("shm", errno, ""));
     let config = with_rules([rule(RuleAction::Forbid, Tier::Direct, "host:node-5", "*")]);
     let plan = made(&ranks, &config, &evidence);
     // Five kinds of ranks (two vendors, the same two on the ruled host, the lame one): at most 15

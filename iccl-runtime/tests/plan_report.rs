@@ -38,7 +38,7 @@ fn b098_shm_on() {
 fn b098_shm_off_by_a_rule_and_one_link_that_failed() {
     let config = with_rules([rule(RuleAction::Forbid, Tier::Shm, "rank:0", "*")]);
     let mut evidence = Evidence::of_epoch(1);
-    evidence.add_link(1, 2, LinkFact::AttachFailed { transport: "shm".to_owned(), errno: 13 });
+    evidence.add_link(1, 2, LinkFact::attach_failed("shm", 13, ""));
     golden("shm_off", &job("aaaa"), &config, &evidence);
 }
 

@@ -11,7 +11,8 @@ use super::control::{Callback, Control};
 use super::interface::{InterfaceChoice, choose, interfaces, loopback};
 use super::lineage::{Child, Lineage};
 use super::message::{
-    CONTRIBUTION_LIMIT_BYTES, CheckIn, FromRoot, Notice, ToRoot, read_address, write_address,
+    CONTRIBUTION_LIMIT_BYTES, CheckIn, Failure, FromRoot, Notice, ToRoot, read_address,
+    write_address,
 };
 use super::net::{Endpoint, Listener};
 use super::rendezvous::{Meeting, Rendezvous, Target, local_target, use_once};
@@ -409,9 +410,22 @@ impl Join<'_> {
         let options = self.options;
         let (rank, world_size) = (options.rank, options.world_size);
         let CheckedIn { mut link, target, local_ip, listener } = self.check_in()?;
-        let (parent, session_key) = match link.receive(self.deadline, self.cancel())? {
+        let answer = link.receive(self.deadline, self.cancel()).inspect_err(|error| {
+            if error.kind() == ErrorKind::Aborted {
+                // So that the others need not guess why it went away.
+                let name = self.name();
+                let message = format!("rank {name} gave up while ranks met");
+                link.send(&ToRoot::Failed(Failure::new(error.kind(), Some(name), message)));
+            }
+        })?;
+        let (parent, session_key) = match answer {
             FromRoot::Assigned { parent, key } => (parent, key),
-            FromRoot::Failed(failure) => return Err(failure.to_error()),
+            FromRoot::Failed(failure) => {
+                if let Some(child) = options.rendezvous.child() {
+                    child.note(&failure);
+                }
+                return Err(failure.to_error());
+            }
             FromRoot::Welcome => {
                 let message = "bootstrap: the root welcomed this rank twice";
                 return Err(Error::new(ErrorKind::Internal, message));
@@ -493,6 +507,7 @@ impl Join<'_> {
                 patience_milliseconds: u32::try_from(patience.as_millis()).unwrap_or(u32::MAX),
                 listener: listener.as_deref().and_then(address_of),
                 call: child.map(|child| child.call.clone()).unwrap_or_default(),
+                left_out: child.map(|child| child.left_out.to_vec()).unwrap_or_default(),
             }))
         };
         let (link, target) = RootDialer {

@@ -6,12 +6,14 @@
 //! pieces. One listener serves one rendezvous after the other; whoever comes early waits in the
 //! kernel's queue.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use iccl_wire::Key;
 
 use super::fork;
+use super::message::{Failure, LEFT_OUT_LIMIT};
 use super::net::{Endpoint, Listener};
 use super::rendezvous::{Rendezvous, Target};
 use super::root::Root;
@@ -30,6 +32,8 @@ pub struct Lineage {
     addresses: Vec<Option<SocketAddr>>,
     /// The root of the last attempt, if that failed here: it tells late ranks why.
     lingering: Mutex<Option<Root>>,
+    /// Ranks that others have left out where this one did not.
+    left_out: Mutex<BTreeSet<u32>>,
     owner: fork::Owner,
 }
 
@@ -47,18 +51,25 @@ impl Lineage {
             listener,
             addresses,
             lingering: Mutex::new(None),
+            left_out: Mutex::default(),
             owner: fork::Owner::current(),
         }
     }
 
     /// Where the ranks `members` of this job, in the order of their new ranks, meet to form a job of
     /// their own. `call` says in at most 256 bytes what they were asked to do: if they differ in
-    /// it, the error names both. One at a time.
+    /// it, the error names both. `left_out` are ranks that have failed; those that others gave are
+    /// known after an attempt that failed because of it. One at a time.
     ///
     /// # Errors
     ///
     /// `InvalidArgument`: this rank is not among them, or one that there is not. `Forked`.
-    pub fn child(self: &Arc<Self>, members: &[u32], call: &str) -> Result<Rendezvous> {
+    pub fn child(
+        self: &Arc<Self>,
+        members: &[u32],
+        call: &str,
+        left_out: &[u32],
+    ) -> Result<Rendezvous> {
         self.owner.check("bootstrap")?;
         let invalid = |text: String| Err(Error::new(ErrorKind::InvalidArgument, text));
         if let Some(rank) = members.iter().find(|rank| **rank as usize >= self.addresses.len()) {
@@ -75,22 +86,24 @@ impl Lineage {
             lineage: Arc::clone(self),
             members: members.into(),
             call: call.to_owned(),
+            left_out: left_out.iter().copied().take(LEFT_OUT_LIMIT).collect(),
         }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Root>> {
-        self.lingering.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Ranks that another rank has left out of an attempt that failed because this one did not.
+    pub fn left_out_by_others(&self) -> BTreeSet<u32> {
+        lock(&self.left_out).clone()
     }
 
     /// Ends the root that still tells late ranks of the last attempt, if there is one: the listener is
     /// needed for the next.
     pub(super) fn end_lingering(&self) {
-        let lingering = self.lock().take();
+        let lingering = lock(&self.lingering).take();
         drop(lingering);
     }
 
     pub(super) fn linger(&self, root: Root) {
-        *self.lock() = Some(root);
+        *lock(&self.lingering) = Some(root);
     }
 }
 
@@ -98,6 +111,10 @@ impl std::fmt::Debug for Lineage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Lineage(rank {} of {})", self.rank, self.addresses.len())
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Ranks of a job that form a new one.
@@ -108,6 +125,8 @@ pub struct Child {
     pub(super) members: Arc<[u32]>,
     /// What they were asked to do.
     pub(super) call: String,
+    /// Those who have failed, as far as this rank knows.
+    pub(super) left_out: Arc<[u32]>,
 }
 
 impl Child {
@@ -135,6 +154,13 @@ impl Child {
         Err(Error::new(ErrorKind::InvalidArgument, message))
     }
 
+    /// Remembers what a failed attempt tells of ranks that others leave out.
+    pub(super) fn note(&self, failure: &Failure) {
+        let known = self.lineage.addresses.len();
+        let ranks = failure.left_out.iter().copied().filter(|rank| (*rank as usize) < known);
+        lock(&self.lineage.left_out).extend(ranks.filter(|rank| *rank != self.own()));
+    }
+
     /// Where the members meet, and what they prove there.
     pub(super) fn target(&self) -> Result<Target> {
         let address = self.address_of(self.first()).ok_or_else(|| {
@@ -157,7 +183,11 @@ impl Child {
         let others = self.members.iter().skip(1);
         Ok(Venue {
             listener,
-            members: Members { ranks: Arc::clone(&self.members), call: self.call.clone() },
+            members: Members {
+                ranks: Arc::clone(&self.members),
+                call: self.call.clone(),
+                left_out: self.left_out.to_vec(),
+            },
             others: others.filter_map(|rank| Some((*rank, self.address_of(*rank)?))).collect(),
         })
     }

@@ -24,17 +24,22 @@ pub(super) fn tree_frame_limit_bytes(world_size: u32) -> usize {
         .min(u32::MAX as usize)
 }
 
+/// How many ranks that have no part in a new job are named in one message.
+pub(super) const LEFT_OUT_LIMIT: usize = 256;
+
 /// Why a job cannot go on, told by one rank to others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
     pub(super) kind: ErrorKind,
     pub(super) rank: Option<u32>,
     pub(super) message: String,
+    /// Where ranks did not agree on who is left out of a new job: those that any of them leaves out.
+    pub(super) left_out: Vec<u32>,
 }
 
 impl Failure {
     pub(super) fn new(kind: ErrorKind, rank: Option<u32>, message: impl Into<String>) -> Self {
-        Self { kind, rank, message: message.into() }
+        Self { kind, rank, message: message.into(), left_out: Vec::new() }
     }
 
     pub(super) fn to_error(&self) -> Error {
@@ -49,6 +54,7 @@ impl Failure {
         writer.str(self.kind.name());
         write_rank(writer, self.rank);
         writer.str(shorten(&self.message));
+        write_ranks(writer, &self.left_out);
     }
 
     fn read(reader: &mut Reader<'_>) -> Result<Self, FieldError> {
@@ -61,6 +67,7 @@ impl Failure {
                 .unwrap_or(ErrorKind::Internal),
             rank: read_rank(reader)?,
             message: reader.str("failure message", TEXT_LIMIT_BYTES)?.to_owned(),
+            left_out: read_ranks(reader)?,
         })
     }
 }
@@ -131,6 +138,8 @@ pub(super) struct CheckIn {
     pub(super) listener: Option<SocketAddr>,
     /// What the rank was asked to do, where ranks of one job form another; else empty.
     pub(super) call: String,
+    /// Who has no part in that; at most [`LEFT_OUT_LIMIT`].
+    pub(super) left_out: Vec<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -198,6 +207,7 @@ impl ToRoot {
                     .u32(check_in.patience_milliseconds);
                 write_address(&mut writer, check_in.listener);
                 writer.str(shorten_to(&check_in.call, NAME_LIMIT_BYTES));
+                write_ranks(&mut writer, &check_in.left_out);
             }
             Self::Wired => {
                 writer.u8(2);
@@ -223,6 +233,7 @@ impl ToRoot {
                 patience_milliseconds: reader.u32("patience")?,
                 listener: read_address(&mut reader)?,
                 call: reader.str("call", NAME_LIMIT_BYTES)?.to_owned(),
+                left_out: read_ranks(&mut reader)?,
             }),
             2 => Self::Wired,
             3 => Self::Failed(Failure::read(&mut reader)?),
@@ -336,7 +347,7 @@ impl TreeMessage {
             4 => {
                 let communicator = reader.u64("communicator")?;
                 let origin = reader.u32("origin")?;
-                let Failure { kind, rank, message } = Failure::read(&mut reader)?;
+                let Failure { kind, rank, message, .. } = Failure::read(&mut reader)?;
                 Self::Notice(Notice { communicator, origin, culprit: rank, kind, message })
             }
             5 => Self::Goodbye,
@@ -371,6 +382,19 @@ fn write_rank(writer: &mut Writer, rank: Option<u32>) {
         Some(rank) => writer.u8(1).u32(rank),
         None => writer.u8(0),
     };
+}
+
+fn write_ranks(writer: &mut Writer, ranks: &[u32]) {
+    let ranks = &ranks[..ranks.len().min(LEFT_OUT_LIMIT)];
+    writer.u32(ranks.len() as u32);
+    for rank in ranks {
+        writer.u32(*rank);
+    }
+}
+
+fn read_ranks(reader: &mut Reader<'_>) -> Result<Vec<u32>, FieldError> {
+    let count = reader.count("ranks", 4)?;
+    (0..count).map(|_| reader.u32("rank")).collect()
 }
 
 fn read_rank(reader: &mut Reader<'_>) -> Result<Option<u32>, FieldError> {
@@ -420,7 +444,8 @@ mod tests {
     use super::*;
 
     fn failure() -> Failure {
-        Failure::new(ErrorKind::Rendezvous, Some(3), "rank 3 checked in twice")
+        let failure = Failure::new(ErrorKind::Rendezvous, Some(3), "rank 3 checked in twice");
+        Failure { left_out: vec![1, 2], ..failure }
     }
 
     #[test]
@@ -435,6 +460,7 @@ mod tests {
             patience_milliseconds: 6,
             listener: Some("[fe80::1%7]:9".parse().unwrap()),
             call: "shrink without [3]".into(),
+            left_out: vec![3],
         });
         for message in [check_in, ToRoot::Wired, ToRoot::Failed(failure())] {
             assert_eq!(ToRoot::decode(&message.encode()), Ok(message));

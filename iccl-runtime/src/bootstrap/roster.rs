@@ -26,6 +26,8 @@ pub(super) struct Members {
     pub(super) ranks: Arc<[u32]>,
     /// What the first of them was asked to do.
     pub(super) call: String,
+    /// Who has no part in that.
+    pub(super) left_out: Vec<u32>,
 }
 
 #[derive(Debug)]
@@ -113,7 +115,7 @@ impl Roster {
     /// Why a rank is not let in though it belongs to the old job: the first of the new one was told to
     /// leave it out. That must not keep the others from forming it.
     fn outsider(&self, new: &CheckIn) -> Option<Failure> {
-        let Members { ranks, call } = self.members.as_ref()?;
+        let Members { ranks, call, .. } = self.members.as_ref()?;
         let rank = new.rank;
         if ranks.contains(&rank) {
             return None;
@@ -128,17 +130,19 @@ impl Roster {
     fn disagreement(&self, new: &CheckIn) -> Option<Failure> {
         let rank = new.rank;
         let fail = |kind, message| Some(Failure::new(kind, Some(rank), message));
-        if let Some(Members { ranks, call }) = &self.members
+        if let Some(Members { ranks, call, left_out }) = &self.members
             && *call != new.call
         {
             let (first, process, theirs) = (ranks[0], &new.process, &new.call);
-            return fail(
-                ErrorKind::Mismatch,
-                format!(
-                    "ranks call different things: rank {first} calls {call}, rank {rank} \
-                     ({process}) calls {theirs}"
-                ),
+            let message = format!(
+                "ranks call different things: rank {first} calls {call}, rank {rank} ({process}) \
+                 calls {theirs}"
             );
+            let either: BTreeSet<u32> = left_out.iter().chain(&new.left_out).copied().collect();
+            return Some(Failure {
+                left_out: either.into_iter().collect(),
+                ..Failure::new(ErrorKind::Mismatch, Some(rank), message)
+            });
         }
         if self.members.is_none() && rank >= new.world_size {
             let size = new.world_size;
@@ -333,6 +337,7 @@ mod tests {
             patience_milliseconds: 3000,
             listener: None,
             call: String::new(),
+            left_out: Vec::new(),
         }
     }
 
@@ -441,7 +446,7 @@ mod tests {
 
     fn survivors() -> Roster {
         let call = "shrink without [1]".into();
-        Roster::new(Some(Members { ranks: Arc::new([0, 2, 5]), call }))
+        Roster::new(Some(Members { ranks: Arc::new([0, 2, 5]), call, left_out: vec![1] }))
     }
 
     fn call(rank: u32, call: &str) -> CheckIn {
@@ -473,8 +478,10 @@ mod tests {
         let mut roster = survivors();
         let now = Instant::now();
         assert_eq!(roster.arrive(0, call(0, "shrink without [1]"), now), Arrival::Waiting);
-        assert_eq!(roster.arrive(1, call(5, "shrink without [1, 2]"), now), Arrival::Failed);
+        let other = CheckIn { left_out: vec![1, 2], ..call(5, "shrink without [1, 2]") };
+        assert_eq!(roster.arrive(1, other, now), Arrival::Failed);
         let failure = roster.failure().unwrap();
+        assert_eq!(failure.left_out, [1, 2], "what either leaves out");
         assert_eq!((failure.kind, failure.rank), (ErrorKind::Mismatch, Some(5)));
         assert_eq!(
             failure.message,

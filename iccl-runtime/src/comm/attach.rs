@@ -65,8 +65,7 @@ pub(super) fn attach(
             }
             Err(error) => {
                 tracing::debug!(peer = peer.rank, %error, "shared memory cannot be attached");
-                let transport = transport.to_owned();
-                evidence.add_link(rank, peer.rank, LinkFact::AttachFailed { transport, errno: 0 });
+                evidence.add_link(rank, peer.rank, attach_failed(transport, &error));
             }
         }
     }
@@ -79,20 +78,34 @@ pub(super) fn attach(
         let late = Instant::now() >= give_up;
         dialled.retain(|(peer, domain, channel)| {
             let domain = &mut domains[*domain];
-            let failed = match domain.channel_state(*channel) {
+            let error = match domain.channel_state(*channel) {
                 Ok(Progress::Done) => return false,
                 Ok(Progress::Pending) if !late => return true,
-                Ok(Progress::Pending) => "no answer".to_owned(),
-                Err(error) => error.to_string(),
+                Ok(Progress::Pending) => Error::new(ErrorKind::Timeout, "no answer"),
+                Err(error) => error,
             };
-            tracing::debug!(peer, failed, "shared memory cannot be attached");
-            let transport = domain.name().to_owned();
-            evidence.add_link(rank, *peer, LinkFact::AttachFailed { transport, errno: 0 });
+            tracing::debug!(peer, %error, "shared memory cannot be attached");
+            evidence.add_link(rank, *peer, attach_failed(domain.name(), &error));
             false
         });
         std::thread::yield_now();
     }
     Ok((attached, evidence))
+}
+
+/// What the transport said of an attempt that failed, for the plan's reasons.
+fn attach_failed(transport: &str, error: &Error) -> LinkFact {
+    let said = |name| error.context().find(|(key, _)| *key == name).map(|(_, value)| value);
+    let errno = said("code").and_then(|code| code.parse().ok()).unwrap_or(0);
+    let words = match (said("plugin"), said("call")) {
+        (Some(plugin), Some(call)) => {
+            let before = format!("plugin {plugin}: {call}: ");
+            error.message().strip_prefix(&before).unwrap_or(error.message())
+        }
+        _ => error.message(),
+    };
+    // The code has said so.
+    LinkFact::attach_failed(transport, errno, &words.replace("attach failed: ", ""))
 }
 
 /// Answers those who dial, without waiting.
@@ -102,4 +115,30 @@ pub(super) fn progress(domains: &mut [Box<dyn Domain>]) -> Result<()> {
         domain.progress(&mut completions)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_is_the_number_or_the_words_of_the_transport() {
+        let error = |message: &str| {
+            Error::new(ErrorKind::Authentication, message)
+                .with("plugin", "transport-shm")
+                .with("call", "transport.channel_state")
+        };
+        let words = "plugin transport-shm: transport.channel_state: not authenticated: attach \
+                     failed: the peer runs as user 7, this rank as 0";
+        let cause = |error: &Error| match attach_failed("shm", error) {
+            LinkFact::AttachFailed { cause, .. } => cause,
+            other @ LinkFact::ConnectFailed { .. } => panic!("{other:?}"),
+        };
+        assert_eq!(
+            cause(&error(words)),
+            "not authenticated: the peer runs as user 7, this rank as 0"
+        );
+        assert_eq!(cause(&error(words).with("code", 24)), "EMFILE");
+        assert_eq!(cause(&Error::new(ErrorKind::Timeout, "no answer")), "no answer");
+    }
 }

@@ -348,7 +348,7 @@ impl Pending {
         self.is_over()
     }
 
-    /// Gives up: the other ranks see this one as gone. Returns at once.
+    /// Gives up; the other ranks are told at once. Returns at once.
     pub fn abort(&self) {
         self.cancel.store(true, Ordering::Release);
     }

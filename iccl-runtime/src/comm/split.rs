@@ -113,7 +113,7 @@ impl Communicator {
         members.sort_unstable();
         let members: Vec<u32> = members.into_iter().map(|(_, rank)| rank).collect();
         let call = format!("split {turn} with color {color}");
-        self.make(&members, &call, cancel).map(Some)
+        self.make(&members, &call, &[], cancel).map(Some)
     }
 
     /// Makes a communicator of the same ranks, in the same order. See [`Communicator::split`].
@@ -127,7 +127,7 @@ impl Communicator {
         self.exchange(Purpose::Duplicate, None, 0)?;
         *turn += 1;
         let members: Vec<u32> = (0..self.ranks()).collect();
-        self.make(&members, &format!("duplicate {turn}"), cancel)
+        self.make(&members, &format!("duplicate {turn}"), &[], cancel)
     }
 
     /// Makes a communicator of the ranks that are not in `exclude`, numbered anew in the same order. All of
@@ -179,7 +179,8 @@ impl Communicator {
         let _turn = lock(&self.family.turn);
         let cancel = self.family.new_attempt();
         let members: Vec<u32> = (0..self.ranks()).filter(|rank| !excluded.contains(rank)).collect();
-        self.make(&members, &call, cancel).inspect_err(|error| {
+        let excluded: Vec<u32> = excluded.into_iter().collect();
+        self.make(&members, &call, &excluded, cancel).inspect_err(|error| {
             if error.kind() == ErrorKind::PeerLost {
                 lock(&self.family.lost).extend(error.rank());
             }
@@ -187,11 +188,13 @@ impl Communicator {
     }
 
     /// The ranks that are gone for good, as far as this rank knows: their processes ended without
-    /// leaving the communicator, or an attempt to shrink found nobody where they listened. In
-    /// ascending order. The news of a death takes a moment; see [`Communicator::shrink`].
+    /// leaving the communicator, or an attempt to shrink found nobody where they listened, or failed
+    /// because another rank left them out. In ascending order. The news of a death takes a moment;
+    /// see [`Communicator::shrink`].
     pub fn lost_ranks(&self) -> Vec<u32> {
         let mut lost = lock(&self.family.lost).clone();
         lost.extend(self.control.lost());
+        lost.extend(self.family.lineage.left_out_by_others());
         let failure = self.async_error().filter(|error| error.kind() == ErrorKind::PeerLost);
         lost.extend(failure.and_then(|error| error.rank()));
         lost.remove(&self.rank());
@@ -233,12 +236,18 @@ impl Communicator {
             .collect())
     }
 
-    /// Makes the communicator of `members`, named by their ranks here.
-    fn make(&self, members: &[u32], call: &str, cancel: Arc<AtomicBool>) -> Result<Self> {
+    /// Makes the communicator of `members`, named by their ranks here, without those that have failed.
+    fn make(
+        &self,
+        members: &[u32],
+        call: &str,
+        excluded: &[u32],
+        cancel: Arc<AtomicBool>,
+    ) -> Result<Self> {
         let Family { runtime, lineage, is_one_host, .. } = &self.family;
         let place = members.iter().position(|member| *member == self.rank());
         let joining = Joining {
-            rendezvous: lineage.child(members, call)?,
+            rendezvous: lineage.child(members, call, excluded)?,
             rank: place.map_or(0, |place| place as u32),
             ranks: members.len() as u32,
             is_one_host: *is_one_host,

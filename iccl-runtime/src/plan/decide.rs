@@ -202,8 +202,8 @@ impl Situation<'_> {
                 LinkFact::ConnectFailed { transport, errno } if transport == name => {
                     return Err(Reason::ConnectFailed { errno: *errno });
                 }
-                LinkFact::AttachFailed { transport, errno } if transport == name => {
-                    return Err(Reason::AttachFailed { errno: *errno });
+                LinkFact::AttachFailed { transport, cause } if transport == name => {
+                    return Err(Reason::AttachFailed { cause: cause.clone() });
                 }
                 _ => {}
             }

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use iccl_wire::{Reader, Writer};
 
 use super::cost::quantised;
+use super::reason::errno_name;
 use super::tier::Tier;
 use crate::topology::codec::{read_text, unknown, write_text};
 use crate::topology::{DecodeError, MAX_NAME_BYTES};
@@ -60,13 +61,32 @@ pub enum LinkFact {
         /// The system's error number, 0 if it gave none.
         errno: i32,
     },
-    /// Attaching the other's memory was tried and failed.
+    /// Attaching the other's memory was tried and failed. Make it with [`LinkFact::attach_failed`].
     AttachFailed {
         /// The transport.
         transport: String,
-        /// The system's error number, 0 if it gave none.
-        errno: i32,
+        /// The name of the system's error number; where there is none, the transport's words.
+        cause: String,
     },
+}
+
+impl LinkFact {
+    /// Attaching failed: with the system's error number, or 0 and the transport's words. At most 96
+    /// bytes of them are kept.
+    pub fn attach_failed(transport: &str, errno: i32, words: &str) -> Self {
+        let cause = if errno == 0 && !words.is_empty() {
+            let mut words = words.replace(char::is_control, " ");
+            let mut end = words.len().min(MAX_CAUSE_BYTES);
+            while !words.is_char_boundary(end) {
+                end -= 1;
+            }
+            words.truncate(end);
+            words
+        } else {
+            errno_name(errno)
+        };
+        Self::AttachFailed { transport: transport.to_owned(), cause }
+    }
 }
 
 /// All evidence of one epoch. A set: neither order nor repetition counts.
@@ -79,7 +99,8 @@ pub struct Evidence {
     pub(super) links: BTreeSet<(u32, u32, LinkFact)>,
 }
 
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
+const MAX_CAUSE_BYTES: usize = 96;
 
 impl Evidence {
     /// No evidence, in this epoch.
@@ -143,7 +164,7 @@ impl Evidence {
             let rank = input.u32("rank")?;
             evidence.add_rank(rank, RankFact::decode(&mut input)?);
         }
-        for _ in 0..input.count("facts about links", 14)? {
+        for _ in 0..input.count("facts about links", 11)? {
             let (a, b) = (input.u32("rank")?, input.u32("rank")?);
             evidence.add_link(a, b, LinkFact::decode(&mut input)?);
         }
@@ -205,22 +226,30 @@ impl RankFact {
 
 impl LinkFact {
     pub(super) fn encode(&self, out: &mut Writer) -> Result<(), DecodeError> {
-        let (code, transport, errno) = match self {
-            Self::ConnectFailed { transport, errno } => (0, transport, errno),
-            Self::AttachFailed { transport, errno } => (1, transport, errno),
-        };
-        out.u8(code);
-        write_name(out, transport)?;
-        out.u32(errno.cast_unsigned());
+        match self {
+            Self::ConnectFailed { transport, errno } => {
+                out.u8(0);
+                write_name(out, transport)?;
+                out.u32(errno.cast_unsigned());
+            }
+            Self::AttachFailed { transport, cause } => {
+                out.u8(1);
+                write_name(out, transport)?;
+                write_text(out, "cause", MAX_CAUSE_BYTES, cause)?;
+            }
+        }
         Ok(())
     }
 
     fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let code = input.u8("fact about a link")?;
-        let (transport, errno) = (read_name(input)?, read_errno(input)?);
-        match code {
-            0 => Ok(Self::ConnectFailed { transport, errno }),
-            1 => Ok(Self::AttachFailed { transport, errno }),
+        match input.u8("fact about a link")? {
+            0 => {
+                Ok(Self::ConnectFailed { transport: read_name(input)?, errno: read_errno(input)? })
+            }
+            1 => Ok(Self::AttachFailed {
+                transport: read_name(input)?,
+                cause: read_text(input, "cause", MAX_CAUSE_BYTES)?,
+            }),
             other => Err(unknown("fact about a link", other)),
         }
     }
@@ -230,10 +259,22 @@ impl LinkFact {
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_cause_is_a_name_or_short_words() {
+        let cause = |errno, words: &str| match LinkFact::attach_failed("shm", errno, words) {
+            LinkFact::AttachFailed { cause, .. } => cause,
+            other @ LinkFact::ConnectFailed { .. } => panic!("{other:?}"),
+        };
+        assert_eq!(cause(libc::EMFILE, "too many"), "EMFILE");
+        assert_eq!(cause(0, "the peer runs as\nuser 7"), "the peer runs as user 7");
+        assert_eq!(cause(0, ""), "unknown");
+        assert_eq!(cause(0, &"é".repeat(60)), "é".repeat(48));
+    }
+
     fn some() -> Evidence {
         let tcp = || "tcp".to_owned();
         let mut evidence = Evidence::of_epoch(2);
-        evidence.add_link(2, 0, LinkFact::AttachFailed { transport: "shm".to_owned(), errno: 13 });
+        evidence.add_link(2, 0, LinkFact::attach_failed("shm", 13, "unused"));
         evidence.add_link(0, 1, LinkFact::ConnectFailed { transport: tcp(), errno: -1 });
         evidence.add_rank(3, RankFact::RegisterFailed { transport: "rdma".to_owned(), errno: 14 });
         evidence.add_rank(3, RankFact::Quarantined { transport: tcp() });

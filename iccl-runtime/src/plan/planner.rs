@@ -315,8 +315,8 @@ fn warnings(
             LinkFact::ConnectFailed { transport, errno } => {
                 (transport, Reason::ConnectFailed { errno: *errno })
             }
-            LinkFact::AttachFailed { transport, errno } => {
-                (transport, Reason::AttachFailed { errno: *errno })
+            LinkFact::AttachFailed { transport, cause } => {
+                (transport, Reason::AttachFailed { cause: cause.clone() })
             }
         };
         let shown: Vec<String> = links

@@ -53,8 +53,8 @@ pub enum Reason {
     },
     /// Attaching the other process's memory was tried and failed.
     AttachFailed {
-        /// The system's error number.
-        errno: i32,
+        /// The name of the system's error number, or the transport's words.
+        cause: String,
     },
     /// A rule forbids it, or requires something else.
     DeniedByRule(RuleRef),
@@ -109,9 +109,8 @@ impl Reason {
                 vec![side.to_string(), (*kind).to_owned()]
             }
             Self::RegisterFailed { side, errno } => vec![side.to_string(), errno_name(*errno)],
-            Self::ConnectFailed { errno } | Self::AttachFailed { errno } => {
-                vec![errno_name(*errno)]
-            }
+            Self::ConnectFailed { errno } => vec![errno_name(*errno)],
+            Self::AttachFailed { cause } => vec![cause.clone()],
             Self::DeniedByRule(rule) | Self::OutrankedByRule(rule) => vec![rule.to_string()],
             Self::Slower { score_ns, chosen_ns } => {
                 vec![format!("{score_ns} ns"), format!("{chosen_ns} ns")]
@@ -181,9 +180,7 @@ impl Reason {
             Self::ConnectFailed { errno } => {
                 format!("{what} could not connect: {}", errno_name(*errno))
             }
-            Self::AttachFailed { errno } => {
-                format!("{what} could not attach: {}", errno_name(*errno))
-            }
+            Self::AttachFailed { cause } => format!("{what} could not attach: {cause}"),
             Self::DeniedByRule(rule) => format!("denied by the rule `{rule}`"),
             Self::OutrankedByRule(rule) => format!("the rule `{rule}` puts another way first"),
             Self::Slower { score_ns, chosen_ns } => {
@@ -267,7 +264,7 @@ const ERRNO_NAMES: &[(i32, &str)] = &[
 
 /// `ECONNREFUSED`, or `errno 12345`; 0 means that the system gave no number. Not the system's text,
 /// which depends on a rank's C library and locale: all ranks print the same.
-fn errno_name(errno: i32) -> String {
+pub(super) fn errno_name(errno: i32) -> String {
     match ERRNO_NAMES.iter().find(|(number, _)| *number == errno) {
         Some((_, name)) => (*name).to_owned(),
         None if errno == 0 => "unknown".to_owned(),
@@ -287,7 +284,7 @@ mod tests {
             Reason::VersionIncompatible { src: "1.0.0".into(), dst: "2.0.0".into() },
             Reason::NoCommonFabric,
             Reason::ConnectFailed { errno: libc::ECONNREFUSED },
-            Reason::AttachFailed { errno: 0 },
+            Reason::AttachFailed { cause: "EMFILE".into() },
             Reason::DeniedByRule(rule.clone()),
             Reason::OutrankedByRule(rule),
             Reason::Slower { score_ns: 2, chosen_ns: 1 },
@@ -333,7 +330,8 @@ mod tests {
         assert_eq!(text(Reason::NotSameHost), "not-same-host");
         assert_eq!(text(Reason::NoGdr(Side::Dst)), "no-gdr-dst");
         assert_eq!(text(Reason::ConnectFailed { errno: 111 }), "connect-failed(ECONNREFUSED)");
-        assert_eq!(text(Reason::AttachFailed { errno: 0 }), "attach-failed(unknown)");
+        let cause = "EMFILE".to_owned();
+        assert_eq!(text(Reason::AttachFailed { cause }), "attach-failed(EMFILE)");
         let reason = Reason::RegisterFailed { side: Side::Src, errno: 12_345 };
         assert_eq!(text(reason), "register-failed(src, errno 12345)");
     }
