@@ -240,6 +240,40 @@ icclResult_t icclCommDevice(icclComm_t comm, int *device);
  * Does not block. */
 icclResult_t icclCommGetAsyncError(icclComm_t comm, icclResult_t *asyncError);
 
+/* ---- Communicators out of communicators ---- */
+
+/* A color that makes no communicator. */
+#define ICCL_SPLIT_NOCOLOR (-1)
+
+/* The communicator that is made smaller goes on. */
+#define ICCL_SHRINK_DEFAULT 0
+
+/* The communicator that is made smaller is ended first, and with it what is under way on it. */
+#define ICCL_SHRINK_ABORT 1
+
+/* Makes a communicator for each color: its ranks are those that give it, in the order of their keys,
+ * and of their ranks here where keys are equal. A rank whose color is ICCL_SPLIT_NOCOLOR takes part
+ * and gets NULL. All ranks call it, as if it were a collective. One thread that calls it for several
+ * ranks does so in a group, whose end waits. config may be NULL, and may set blocking and commName;
+ * all else is the parent's. */
+icclResult_t icclCommSplit(icclComm_t comm, int color, int key, icclComm_t *newcomm,
+                           const icclConfig_t *config);
+
+/* Makes a communicator of the same ranks in the same order, independent of this one. Otherwise as
+ * icclCommSplit. */
+icclResult_t icclCommDup(icclComm_t comm, icclComm_t *newcomm, const icclConfig_t *config);
+
+/* Makes a communicator of the ranks that are not in excludeRanksList, in the same order. All of them
+ * call it, with the same list; the others do not. It works after this communicator has ended with an
+ * error: icclCommGetLostRanks gives whom to leave out, and if it answers icclRemoteError or
+ * icclMismatch, survivors ask again and repeat. config is as for icclCommSplit. */
+icclResult_t icclCommShrink(icclComm_t comm, const int *excludeRanksList, int excludeRanksCount,
+                            icclComm_t *newcomm, const icclConfig_t *config, int shrinkFlags);
+
+/* Gives the ranks that are gone for good, as far as this rank knows, in ascending order. lostRanks
+ * holds as many numbers as the communicator has ranks; lostCount is how many were written. */
+icclResult_t icclCommGetLostRanks(icclComm_t comm, int *lostRanks, int *lostCount);
+
 /* ---- What went wrong, as text ---- */
 
 /* Gives a short text for a result. It lasts for ever; a number that is no result has one too. */
@@ -384,6 +418,10 @@ icclResult_t icclStreamSynchronize(icclStream_t stream);
 /* Waits until all work of the communicator's own stream is done: that of operations whose stream was
  * NULL. Gives the error of the first that failed. */
 icclResult_t icclCommSynchronize(icclComm_t comm);
+
+/* Makes later work of stream wait until the work that other has now is done, operations of iccl
+ * included, whether they succeed or fail. Returns at once. Both are of one device. */
+icclResult_t icclStreamWaitStream(icclStream_t stream, icclStream_t other);
 
 /* Answers icclSuccess if all work of the stream is done, icclInProgress if not. Does not block; how
  * operations ended, icclStreamSynchronize tells. */

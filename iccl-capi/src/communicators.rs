@@ -112,9 +112,8 @@ pub unsafe extern "C" fn icclCommInitAll(
                 &iccl_runtime::config::Sources::of_process()
                     .with("bootstrap.local_rank", device.to_string()),
             )?;
-            let settings = Settings { blocking: true, name: None, runtime };
-            let pending = settings.runtime.begin_communicator(&id, rank, ranks)?;
-            made.0.push(Entry::joining(settings, pending)?);
+            let pending = runtime.begin_communicator(&id, rank, ranks)?;
+            made.0.push(Entry::joining(true, None, pending.into())?);
         }
         for (_, entry) in &made.0 {
             entry.wait_made()?;
@@ -182,14 +181,14 @@ unsafe fn init_rank(
 unsafe fn join(comm: *mut CommHandle, settings: Settings, joiner: &Joiner) -> Refused<Outcome> {
     if settings.blocking && !groups::is_open() {
         let communicator = joiner.join(&settings.runtime)?;
-        let handle = Entry::made(settings, communicator)?;
+        let handle = Entry::made(settings.blocking, settings.name, communicator)?;
         // SAFETY: the caller promises it.
         unsafe { answer("comm", comm, handle)? };
         return Ok(Outcome::Success);
     }
     let pending = joiner.begin(&settings.runtime)?;
     let blocking = settings.blocking;
-    let (handle, entry) = Entry::joining(settings, pending)?;
+    let (handle, entry) = Entry::joining(blocking, settings.name, pending.into())?;
     // SAFETY: the caller promises it.
     unsafe { answer("comm", comm, handle)? };
     if groups::is_open() {
@@ -234,7 +233,7 @@ pub extern "C" fn icclCommAbort(comm: CommHandle) -> ResultNumber {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn icclCommCount(comm: CommHandle, count: *mut c_int) -> ResultNumber {
     guard("icclCommCount", comm, || {
-        let ranks = entry::ready(comm)?.ranks();
+        let ranks = entry::find(comm)?.made_communicator()?.ranks();
         // SAFETY: the caller promises it.
         unsafe { answer("count", count, ranks as c_int)? };
         Ok(Outcome::Success)
@@ -245,7 +244,7 @@ pub unsafe extern "C" fn icclCommCount(comm: CommHandle, count: *mut c_int) -> R
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn icclCommUserRank(comm: CommHandle, rank: *mut c_int) -> ResultNumber {
     guard("icclCommUserRank", comm, || {
-        let own = entry::ready(comm)?.rank();
+        let own = entry::find(comm)?.made_communicator()?.rank();
         // SAFETY: the caller promises it.
         unsafe { answer("rank", rank, own as c_int)? };
         Ok(Outcome::Success)
@@ -256,7 +255,7 @@ pub unsafe extern "C" fn icclCommUserRank(comm: CommHandle, rank: *mut c_int) ->
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn icclCommDevice(comm: CommHandle, device: *mut c_int) -> ResultNumber {
     guard("icclCommDevice", comm, || {
-        let index = entry::ready(comm)?.device().index();
+        let index = entry::find(comm)?.made_communicator()?.device().index();
         // SAFETY: the caller promises it.
         unsafe { answer("device", device, index as c_int)? };
         Ok(Outcome::Success)

@@ -78,7 +78,7 @@ impl Settings {
         }
         // SAFETY: the caller promises it.
         let given = unsafe { Given::read(config)? };
-        let (blocking, name) = (given.blocking, given.name.clone());
+        let (blocking, name) = (given.blocking.unwrap_or(true), given.name.clone());
         let runtime = match given.sources() {
             None => process::runtime()?,
             Some(sources) => process::runtime_with(&sources)?,
@@ -87,9 +87,38 @@ impl Settings {
     }
 }
 
+/// What a communicator that is made out of another takes from its caller; all else is its parent's.
+#[derive(Default)]
+pub(crate) struct Overrides {
+    pub(crate) blocking: Option<bool>,
+    pub(crate) name: Option<String>,
+}
+
+impl Overrides {
+    /// What a struct says; null says nothing.
+    ///
+    /// # Safety
+    /// As [`Settings::read`].
+    pub(crate) unsafe fn read(config: *const icclConfig_t) -> Refused<Self> {
+        if config.is_null() {
+            return Ok(Self::default());
+        }
+        // SAFETY: the caller promises it.
+        let given = unsafe { Given::read(config)? };
+        let overrides = Self { blocking: given.blocking, name: given.name.clone() };
+        if given.sources().is_some() {
+            return Err(Failure::argument(
+                "config sets more than blocking and commName; all else is that of the communicator \
+                 that it is made out of",
+            ));
+        }
+        Ok(overrides)
+    }
+}
+
 /// The struct's fields, checked.
 struct Given {
-    blocking: bool,
+    blocking: Option<bool>,
     name: Option<String>,
     file: Option<String>,
     text: Option<String>,
@@ -112,8 +141,9 @@ impl Given {
         // SAFETY: it is as long as this library's, which was checked.
         let config = unsafe { config.read_unaligned() };
         let blocking = match set(config.blocking) {
-            None | Some(1) => true,
-            Some(0) => false,
+            None => None,
+            Some(1) => Some(true),
+            Some(0) => Some(false),
             Some(other) => {
                 return Err(Failure::argument(format!("config.blocking is {other}, not 0 or 1")));
             }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use iccl_runtime::comm::{Communicator, Pending};
 use iccl_runtime::{Error, ErrorKind};
 
-use crate::config::Settings;
 use crate::failure::{Failure, Refused};
 use crate::handles::{Kind, Table};
 use crate::numbers::Outcome;
@@ -75,12 +74,50 @@ impl Siblings {
     }
 }
 
-enum State {
+/// A communicator that is being made.
+pub(crate) enum Making {
     Joining(Pending),
+    /// Out of another one; a rank without a color gets none.
+    Splitting(JoinHandle<iccl_runtime::Result<Option<Communicator>>>),
+}
+
+impl From<Pending> for Making {
+    fn from(pending: Pending) -> Self {
+        Self::Joining(pending)
+    }
+}
+
+impl From<JoinHandle<iccl_runtime::Result<Option<Communicator>>>> for Making {
+    fn from(thread: JoinHandle<iccl_runtime::Result<Option<Communicator>>>) -> Self {
+        Self::Splitting(thread)
+    }
+}
+
+impl Making {
+    fn is_over(&self) -> bool {
+        match self {
+            Self::Joining(pending) => pending.is_over(),
+            Self::Splitting(thread) => thread.is_finished(),
+        }
+    }
+
+    fn finish(self) -> iccl_runtime::Result<Option<Communicator>> {
+        match self {
+            Self::Joining(pending) => pending.finish().map(Some),
+            Self::Splitting(thread) => joined(thread),
+        }
+    }
+}
+
+enum State {
+    Making(Making),
     Ready(Arc<Communicator>),
     Finalizing(Arc<Communicator>, JoinHandle<iccl_runtime::Result<()>>),
+    Finalized(Arc<Communicator>),
     /// It could not be made, or not be finalized.
     Failed(Error),
+    /// This rank gets none.
+    None,
     /// Its handle is gone.
     Gone,
 }
@@ -103,31 +140,37 @@ pub(crate) fn take(comm: CommHandle) -> Refused<Arc<Entry>> {
 impl Entry {
     /// A handle for a communicator that is being made.
     pub(crate) fn joining(
-        settings: Settings,
-        pending: Pending,
+        blocking: bool,
+        name: Option<String>,
+        making: Making,
     ) -> Refused<(CommHandle, Arc<Self>)> {
-        Self::insert(settings.blocking, settings.name, State::Joining(pending))
+        let entry = Arc::new(Self::new(blocking, name, State::Making(making)));
+        Ok((COMMUNICATORS.insert(Arc::clone(&entry))?, entry))
     }
 
     /// A handle for a communicator.
-    pub(crate) fn made(settings: Settings, communicator: Communicator) -> Refused<CommHandle> {
-        let state = State::Ready(Arc::new(communicator));
-        Ok(Self::insert(settings.blocking, settings.name, state)?.0)
-    }
-
-    fn insert(
+    pub(crate) fn made(
         blocking: bool,
         name: Option<String>,
-        state: State,
-    ) -> Refused<(CommHandle, Arc<Self>)> {
-        let entry = Arc::new(Self {
+        communicator: Communicator,
+    ) -> Refused<CommHandle> {
+        let state = State::Ready(Arc::new(communicator));
+        COMMUNICATORS.insert(Arc::new(Self::new(blocking, name, state)))
+    }
+
+    /// For what makes no communicator on this rank, but has to end.
+    pub(crate) fn without_handle(blocking: bool, making: Making) -> Self {
+        Self::new(blocking, None, State::Making(making))
+    }
+
+    fn new(blocking: bool, name: Option<String>, state: State) -> Self {
+        Self {
             blocking,
             name,
             state: Mutex::new(state),
             last_error: Mutex::default(),
             siblings: Mutex::default(),
-        });
-        Ok((COMMUNICATORS.insert(Arc::clone(&entry))?, entry))
+        }
     }
 
     /// The communicator, if calls on it are allowed now.
@@ -136,16 +179,27 @@ impl Entry {
         state.step();
         match &*state {
             State::Ready(communicator) => Ok(Arc::clone(communicator)),
-            State::Joining(_) => Err(Failure::usage(
+            State::Making(_) => Err(Failure::usage(
                 "the communicator is still being made; call icclCommGetAsyncError until it says \
                  something else than icclInProgress",
             )),
             State::Finalizing(..) => Err(Failure::usage("the communicator is being finalized")),
+            State::Finalized(_) => Err(Failure::usage("the communicator was finalized")),
             State::Failed(error) => Err(error.clone().into()),
-            State::Gone => {
+            State::None | State::Gone => {
                 Err(Failure::new(Outcome::InvalidHandle, "the communicator was destroyed"))
             }
         }
+    }
+
+    /// The communicator, to be asked for what does not change.
+    pub(crate) fn made_communicator(&self) -> Refused<Arc<Communicator>> {
+        if let State::Finalizing(communicator, _) | State::Finalized(communicator) =
+            &*lock(&self.state)
+        {
+            return Ok(Arc::clone(communicator));
+        }
+        self.ready()
     }
 
     /// How it is with the communicator: the error that ended it, if one has. Does not block.
@@ -153,10 +207,10 @@ impl Entry {
         let mut state = lock(&self.state);
         state.step();
         let error = match &*state {
-            State::Joining(_) | State::Finalizing(..) => return (Outcome::InProgress, None),
+            State::Making(_) | State::Finalizing(..) => return (Outcome::InProgress, None),
             State::Ready(communicator) => communicator.async_error(),
             State::Failed(error) => Some(error.clone()),
-            State::Gone => None,
+            State::Finalized(_) | State::None | State::Gone => None,
         };
         (error.as_ref().map_or(Outcome::Success, |error| Outcome::of(error.kind())), error)
     }
@@ -168,10 +222,12 @@ impl Entry {
                 let mut state = lock(&self.state);
                 state.step();
                 match &*state {
-                    State::Joining(_) => {}
+                    State::Making(_) => {}
                     State::Failed(error) => return Err(error.clone().into()),
                     State::Gone => return Err(Failure::new(Outcome::Aborted, "aborted meanwhile")),
-                    State::Ready(_) | State::Finalizing(..) => return Ok(()),
+                    State::Ready(_) | State::Finalizing(..) | State::Finalized(_) | State::None => {
+                        return Ok(());
+                    }
                 }
             }
             std::thread::sleep(GLANCE);
@@ -182,7 +238,12 @@ impl Entry {
     pub(crate) fn finalize(&self) -> Refused<Outcome> {
         let communicator = self.ready()?;
         if self.blocking {
-            self.leave(&communicator)?;
+            let left = self.leave(&communicator);
+            let mut state = lock(&self.state);
+            if matches!(*state, State::Ready(_)) {
+                *state = State::finalized(communicator, &left);
+            }
+            left?;
             return Ok(Outcome::Success);
         }
         let thread = finalizing(&communicator)?;
@@ -190,13 +251,13 @@ impl Entry {
         Ok(Outcome::InProgress)
     }
 
-    fn leave(&self, communicator: &Arc<Communicator>) -> Refused<()> {
+    fn leave(&self, communicator: &Arc<Communicator>) -> iccl_runtime::Result<()> {
         let Some(siblings) = lock(&self.siblings).take() else {
-            return Ok(communicator.finalize()?);
+            return communicator.finalize();
         };
         let outcome = communicator.drain();
         siblings.leave(finalizing(communicator)?);
-        Ok(outcome?)
+        outcome
     }
 
     /// The end of a communicator whose handle is gone: says goodbye to the other ranks.
@@ -205,7 +266,11 @@ impl Entry {
             State::Ready(communicator) => self.leave(&communicator)?,
             State::Finalizing(_, thread) => joined(thread)?,
             // Dropping one that is being made gives it up.
-            State::Joining(_) | State::Failed(_) | State::Gone => {}
+            State::Finalized(_)
+            | State::Making(_)
+            | State::Failed(_)
+            | State::None
+            | State::Gone => {}
         }
         Ok(Outcome::Success)
     }
@@ -216,8 +281,10 @@ impl Entry {
             siblings.forget_one();
         }
         match std::mem::replace(&mut *lock(&self.state), State::Gone) {
-            State::Ready(communicator) | State::Finalizing(communicator, _) => communicator.abort(),
-            State::Joining(_) | State::Failed(_) | State::Gone => {}
+            State::Ready(communicator)
+            | State::Finalizing(communicator, _)
+            | State::Finalized(communicator) => communicator.abort(),
+            State::Making(_) | State::Failed(_) | State::None | State::Gone => {}
         }
     }
 
@@ -233,10 +300,17 @@ impl Entry {
 }
 
 impl State {
+    fn finalized(communicator: Arc<Communicator>, outcome: &iccl_runtime::Result<()>) -> Self {
+        match outcome {
+            Ok(()) => Self::Finalized(communicator),
+            Err(error) => Self::Failed(error.clone()),
+        }
+    }
+
     /// Goes on if what it waited for is over.
     fn step(&mut self) {
         let is_over = match self {
-            Self::Joining(pending) => pending.is_over(),
+            Self::Making(making) => making.is_over(),
             Self::Finalizing(_, thread) => thread.is_finished(),
             _ => false,
         };
@@ -244,29 +318,31 @@ impl State {
             return;
         }
         *self = match std::mem::replace(self, Self::Gone) {
-            Self::Joining(pending) => match pending.finish() {
-                Ok(communicator) => Self::Ready(Arc::new(communicator)),
+            Self::Making(making) => match making.finish() {
+                Ok(Some(communicator)) => Self::Ready(Arc::new(communicator)),
+                Ok(None) => Self::None,
                 Err(error) => Self::Failed(error),
             },
-            Self::Finalizing(communicator, thread) => match joined(thread) {
-                Ok(()) => Self::Ready(communicator),
-                Err(error) => Self::Failed(error),
-            },
+            Self::Finalizing(communicator, thread) => {
+                Self::finalized(communicator, &joined(thread))
+            }
             other => other,
         };
     }
 }
 
-fn finalizing(communicator: &Arc<Communicator>) -> Refused<JoinHandle<iccl_runtime::Result<()>>> {
+fn finalizing(
+    communicator: &Arc<Communicator>,
+) -> iccl_runtime::Result<JoinHandle<iccl_runtime::Result<()>>> {
     let finalized = Arc::clone(communicator);
     let thread = std::thread::Builder::new().name(format!("iccl-end-{}", communicator.rank()));
     thread.spawn(move || finalized.finalize()).map_err(|error| {
-        Failure::new(Outcome::OutOfResources, format!("no thread to finalize: {error}"))
+        Error::new(ErrorKind::OutOfResources, "no thread to finalize").with_source(error)
     })
 }
 
-fn joined(thread: JoinHandle<iccl_runtime::Result<()>>) -> iccl_runtime::Result<()> {
-    let panicked = |_| Err(Error::new(ErrorKind::Internal, "finalizing panicked"));
+fn joined<T>(thread: JoinHandle<iccl_runtime::Result<T>>) -> iccl_runtime::Result<T> {
+    let panicked = |_| Err(Error::new(ErrorKind::Internal, "a thread panicked"));
     thread.join().unwrap_or_else(panicked)
 }
 

@@ -107,10 +107,10 @@ fn wait_for(joining: Vec<(CommHandle, Arc<Entry>)>) -> Refused<Outcome> {
         if !entry.blocking {
             outcome = outcome.map(|_| Outcome::InProgress);
         } else if let Err(failure) = entry.wait_made() {
-            // If somebody aborted it, it is gone already.
+            // If somebody aborted it, or there never was one, it is gone already.
             let _ = entry::take(handle);
             outcome = outcome.and(Err(failure));
-        } else {
+        } else if !handle.is_null() {
             made.push(entry);
         }
     }

@@ -36,6 +36,7 @@ mod numbers;
 pub mod point_to_point;
 mod process;
 mod reductions;
+pub mod splits;
 pub mod streams;
 pub mod types;
 pub mod vectors;

@@ -73,6 +73,16 @@ pub extern "C" fn icclCommSynchronize(comm: CommHandle) -> ResultNumber {
     })
 }
 
+/// Makes later work of stream wait until the work that other has now is done, operations of iccl
+/// included, whether they succeed or fail. Returns at once. Both are of one device.
+#[unsafe(no_mangle)]
+pub extern "C" fn icclStreamWaitStream(stream: StreamHandle, other: StreamHandle) -> ResultNumber {
+    guard_alone("icclStreamWaitStream", || {
+        STREAMS.get(stream)?.wait_for(&*STREAMS.get(other)?)?;
+        Ok(Outcome::Success)
+    })
+}
+
 /// Answers icclSuccess if all work of the stream is done, icclInProgress if not. Does not block; how
 /// operations ended, icclStreamSynchronize tells.
 #[unsafe(no_mangle)]

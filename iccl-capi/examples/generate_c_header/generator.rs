@@ -6,11 +6,15 @@ use std::path::Path;
 
 use iccl::config::{ICCL_CONFIG_MAGIC, ICCL_VERSION_CODE};
 use iccl_plugin_api::{DataType, RedOp};
-use syn::{Attribute, Expr, Fields, FnArg, Item, ItemFn, ItemStruct, Lit, Meta, Pat, Type};
+use syn::{
+    Attribute, Expr, ExprLit, Fields, FnArg, Item, ItemConst, ItemFn, ItemStruct, Lit, Meta, Pat,
+    Type,
+};
 
 /// The sources of functions, in the order of the header.
 const FUNCTIONS: &[&str] = &[
     "communicators.rs",
+    "splits.rs",
     "errors.rs",
     "collectives.rs",
     "vectors.rs",
@@ -67,6 +71,9 @@ pub(crate) fn generate(package: &Path) -> Result<String> {
         let title = documentation(&file.attrs).concat();
         let _ = write!(out, "/* ---- {} ---- */\n\n", title.trim_end_matches('.'));
         for item in file.items {
+            if let Item::Const(item) = &item {
+                constant(&mut out, item);
+            }
             if let Item::Fn(item) = item
                 && item.sig.abi.is_some()
             {
@@ -167,6 +174,23 @@ fn initializer(out: &mut String) {
              ICCL_CONFIG_UNDEF_PTR, ICCL_CONFIG_UNDEF_PTR, ICCL_CONFIG_UNDEF_PTR, \\\n        \
              ICCL_CONFIG_UNDEF_PTR \\\n    }}\n\n"
     );
+}
+
+/// A number with a name that C sees.
+fn constant(out: &mut String, item: &ItemConst) {
+    let number = |value: &Expr| match value {
+        Expr::Lit(ExprLit { lit: Lit::Int(number), .. }) => Some(number.to_string()),
+        _ => None,
+    };
+    let value = match &*item.expr {
+        Expr::Unary(negative) => number(&negative.expr).map(|number| format!("(-{number})")),
+        value => number(value),
+    };
+    let name = item.ident.to_string();
+    if let Some(value) = value.filter(|_| name.starts_with("ICCL_")) {
+        comment(out, "", &documentation(&item.attrs));
+        let _ = write!(out, "#define {name} {value}\n\n");
+    }
 }
 
 fn structure(out: &mut String, item: &ItemStruct) -> Result<()> {
