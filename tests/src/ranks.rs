@@ -1,7 +1,7 @@
 //! Ranks as threads of one process, each with a runtime of its own settings.
 
 use std::collections::HashMap;
-use std::sync::{LazyLock, Mutex};
+use std::sync::{Condvar, LazyLock, Mutex};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
@@ -144,6 +144,38 @@ pub fn layouts(ranks: u32) -> [(&'static str, Job); 3] {
         ("tcp", Job::new(ranks).with("transport.enabled", "tcp")),
         ("two hosts", Job::new(ranks).on_hosts(&hosts)),
     ]
+}
+
+/// Where ranks wait for each other, as at a [`std::sync::Barrier`]; but when one does not come, because its
+/// test has failed, the others fail too.
+#[derive(Debug)]
+pub struct Meeting {
+    size: usize,
+    came: Mutex<usize>,
+    full: Condvar,
+}
+
+impl Meeting {
+    /// A place for `size` ranks.
+    pub fn new(size: usize) -> Self {
+        Self { size, came: Mutex::new(0), full: Condvar::new() }
+    }
+
+    /// Waits until all have come, as often as this one; they must, soon.
+    ///
+    /// # Panics
+    /// If one does not come.
+    pub fn wait(&self) {
+        let mut came = self.came.lock().expect("nobody panics in here");
+        *came += 1;
+        let all = came.next_multiple_of(self.size);
+        self.full.notify_all();
+        let waited = self.full.wait_timeout_while(came, 2 * SOON, |came| *came < all);
+        let (came, _) = waited.expect("nobody panics in here");
+        let is_full = *came >= all;
+        drop(came);
+        assert!(is_full, "another rank did not come");
+    }
 }
 
 /// Waits until `condition` holds; it must, soon.

@@ -2,7 +2,6 @@
 //! process.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Barrier;
 use std::time::Duration;
 
 use iccl_plugin_api::{DataType, RedOp};
@@ -10,7 +9,7 @@ use iccl_runtime::comm::{
     Buffer, Communicator, Group, Handle, Stream, group_depth, group_end, group_start,
 };
 use iccl_runtime::{Error, ErrorKind, Result};
-use iccl_tests::ranks::{Job, layouts, must_be_right, wait_until};
+use iccl_tests::ranks::{Job, Meeting, layouts, must_be_right, wait_until};
 
 // Linked in, so that no folder is needed.
 use iccl_plugin_host as _;
@@ -588,7 +587,7 @@ fn groups_and_single_calls_of_several_threads_do_not_lock_each_other_out() {
 #[test]
 fn a_group_begins_when_its_stream_comes_and_the_stream_goes_on_when_all_are_over() {
     for (layout, job) in layouts(2) {
-        let turn = Barrier::new(2);
+        let turn = Meeting::new(2);
         several(&job, |[a, b]| {
             let (rank, peer) = (a.rank(), 1 - a.rank());
             let (stream, after) = (a.device().stream().expect("one"), filled(&a, 5, 10));
@@ -699,7 +698,7 @@ fn calls_in_another_order_within_a_group_are_a_mismatch() {
 #[test]
 fn a_failure_in_a_group_is_its_communicators_alone() {
     for (layout, job) in layouts(2) {
-        let turn = Barrier::new(2);
+        let turn = Meeting::new(2);
         several(&job, |[a, b]| {
             let peer = 1 - a.rank();
             let stream = a.device().stream().expect("a stream");

@@ -2,13 +2,13 @@
 //! call there is returns, with nothing written, until the stream goes on. Ranks are threads of this
 //! process.
 
-use std::sync::{Arc, Barrier};
+use std::sync::Arc;
 use std::time::Duration;
 
 use iccl_plugin_api::{DataType, RedOp};
 use iccl_runtime::comm::{Block, Buffer, Communicator, Group, Handle, Hold, Stream};
 use iccl_runtime::{ErrorKind, Result};
-use iccl_tests::ranks::{Job, SOON, layouts, must_be_right, wait_until};
+use iccl_tests::ranks::{Job, Meeting, SOON, layouts, must_be_right, wait_until};
 
 // Linked in, so that no folder is needed.
 use iccl_plugin_host as _;
@@ -256,7 +256,7 @@ impl Watch {
 #[test]
 fn every_call_returns_while_its_stream_is_held() {
     for (layout, job) in layouts(3) {
-        let all_called = Barrier::new(3);
+        let all_called = Meeting::new(3);
         job.run(|communicator| {
             let device = communicator.device();
             for (round, count) in [1, 20_000, 5, 3000].into_iter().enumerate() {

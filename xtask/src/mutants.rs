@@ -18,6 +18,7 @@ struct Mutant {
 }
 
 const ENGINE: &[&str] = &["-p", "iccl-runtime", "--lib", "engine::"];
+const GROUPS: &[&str] = &["-p", "iccl-tests", "--test", "comm_groups"];
 const SCHEDULE: &[&str] = &["-p", "iccl-runtime", "--test", "schedule_matrix"];
 
 const MUTANTS: &[Mutant] = &[
@@ -80,10 +81,38 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "stream-does-not-wait",
-        file: "iccl-runtime/src/comm/stream.rs",
-        find: "inner.word.pointer, number) }",
-        replace: "inner.word.pointer, 0) }",
+        file: "iccl-runtime/src/comm/enqueue.rs",
+        find: "inner.word.pointer, self.end.number)",
+        replace: "inner.word.pointer, 0)",
         tests: &["-p", "iccl-tests", "--test", "comm_calls"],
+    },
+    Mutant {
+        name: "stream-goes-on-before-its-group",
+        file: "iccl-runtime/src/comm/enqueue.rs",
+        find: "if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {",
+        replace: "if self.left.fetch_sub(1, Ordering::AcqRel) >= 1 {",
+        tests: GROUPS,
+    },
+    Mutant {
+        name: "one-of-two-streams-is-enough",
+        file: "iccl-runtime/src/comm/enqueue.rs",
+        find: "to_come.fetch_sub(1, Ordering::AcqRel) == 1;",
+        replace: "to_come.fetch_sub(1, Ordering::AcqRel) >= 1;",
+        tests: GROUPS,
+    },
+    Mutant {
+        name: "refused-call-forgotten",
+        file: "iccl-runtime/src/comm/group.rs",
+        find: "open.refused.get_or_insert_with(|| error.clone().within(&which));",
+        replace: "drop(which);",
+        tests: GROUPS,
+    },
+    Mutant {
+        name: "refused-group-takes-numbers",
+        file: "iccl-runtime/src/comm/group.rs",
+        find: "numbers[*whose].give_back(*collective, *root);",
+        replace: "let _ = (whose, collective, root);",
+        tests: &["-p", "iccl-tests", "--test", "comm_devices"],
     },
     Mutant {
         name: "envelope-not-compared-by-shm",
