@@ -2,14 +2,14 @@
 //! beginning and the end. Ranks are threads of this process.
 
 use std::ffi::c_void;
-use std::sync::Barrier;
+
 use std::time::{Duration, Instant};
 
 use iccl_plugin_api::{DataType, RedOp};
 use iccl_runtime::comm::{Communicator, Handle};
 use iccl_runtime::{ErrorKind, Result};
 use iccl_tests::guarded::Guarded;
-use iccl_tests::ranks::{Job, SOON, layouts, must_be_right, sum, wait_until};
+use iccl_tests::ranks::{Job, Meeting, SOON, layouts, must_be_right, sum, wait_until};
 
 // Linked in, so that no folder is needed.
 use iccl_plugin_host as _;
@@ -237,7 +237,7 @@ fn b049_one_communicator_from_two_threads() {
 #[test]
 fn an_operation_is_done_in_the_order_of_its_stream_and_the_call_does_not_wait() {
     for (layout, job) in layouts(2) {
-        let enqueued = Barrier::new(2);
+        let enqueued = Meeting::new(2);
         job.run(|communicator| {
             let (device, stream) = (communicator.device(), communicator.stream());
             let data = device.buffer_from(&[5_i32; 1000]).expect("memory");
@@ -287,7 +287,7 @@ fn an_operation_is_done_in_the_order_of_its_stream_and_the_call_does_not_wait() 
 #[test]
 fn a_stream_waits_for_another() {
     for (layout, job) in layouts(2) {
-        let turn = Barrier::new(2);
+        let turn = Meeting::new(2);
         job.run(|communicator| {
             let device = communicator.device();
             let data = device.buffer_from(&[5_i32; 1000]).expect("memory");
@@ -332,7 +332,7 @@ fn a_stream_waits_for_another() {
 
 #[test]
 fn an_operation_that_fails_early_does_not_let_its_stream_past_those_before_it() {
-    let failed = Barrier::new(2);
+    let failed = Meeting::new(2);
     two_communicators(&Job::new(2), |a, b| {
         let device = a.device();
         let stream = device.stream().expect("a stream");
