@@ -346,6 +346,8 @@ pub fn run_placed(program: &str, placed: &[Placed]) -> Summary {
         let columns: Vec<Column> = columns
             .into_iter()
             .map(|(forced, mut cells)| {
+                // Those that can be under way at once come together.
+                cells.sort_by_key(|cell| cell.grouped);
                 if forced.is_none() {
                     cells.push(super::product::barrier());
                 }

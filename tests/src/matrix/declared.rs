@@ -64,3 +64,9 @@ pub fn forcible() -> Vec<Algorithm> {
 pub fn choices(collective: Collective) -> usize {
     candidates(collective).filter(|one| *one != Algorithm::Local).count()
 }
+
+/// The algorithm that carries a collective on several ranks, if there is but one.
+pub fn only(collective: Collective) -> Option<Algorithm> {
+    let mut candidates = candidates(collective).filter(|one| *one != Algorithm::Local);
+    candidates.next().filter(|_| candidates.next().is_none())
+}

@@ -4,7 +4,7 @@ use iccl_plugin_api::{Collective, DataType, RedOp};
 use iccl_runtime::schedule::Algorithm;
 
 use super::cell::{Alignment, Cell};
-use super::declared;
+use super::{declared, expect};
 use crate::oracle::scramble;
 
 /// Numbers of ranks.
@@ -37,7 +37,7 @@ pub fn cells(ranks: u32, forced: Option<Algorithm>) -> Vec<Cell> {
     let mut counts: Vec<u64> = (0..COUNTS).map(|class| count(class, ranks)).collect();
     counts.sort_unstable();
     counts.dedup();
-    let mut cells = Vec::new();
+    let (mut cells, mut grouped) = (Vec::new(), Vec::new());
     for collective in collectives() {
         let chosen = |one: Algorithm| {
             one.facts().collectives.contains(&collective) && declared::choices(collective) > 1
@@ -46,7 +46,8 @@ pub fn cells(ranks: u32, forced: Option<Algorithm>) -> Vec<Cell> {
             continue;
         }
         if collective == Collective::Barrier {
-            cells.extend([barrier(), Cell { grouped: true, ..barrier() }]);
+            cells.push(barrier());
+            grouped.push(Cell { grouped: true, ..barrier() });
             continue;
         }
         for &dtype in DataType::ALL {
@@ -64,16 +65,33 @@ pub fn cells(ranks: u32, forced: Option<Algorithm>) -> Vec<Cell> {
                             alignment: Alignment::ALL[(turn >> 32) as usize % 4],
                             grouped: false,
                         };
+                        if !fits(&cell, ranks) {
+                            continue;
+                        }
                         cells.push(cell);
                         if forced.is_none() && count <= 1000 {
-                            cells.push(Cell { grouped: true, ..cell });
+                            grouped.push(Cell { grouped: true, ..cell });
                         }
                     }
                 }
             }
         }
     }
+    cells.extend(grouped);
     cells
+}
+
+/// What the buffers of all ranks may have together.
+const MOST_BYTES: u64 = 256 << 20;
+
+/// Whether a cell fits into memory that a usual machine has to spare.
+pub fn fits(cell: &Cell, ranks: u32) -> bool {
+    let elements = |rank| {
+        let part = expect::part(cell, rank, ranks);
+        part.memories.iter().map(|memory| memory.before.elements()).sum::<u64>()
+    };
+    let bytes = (0..ranks).map(elements).sum::<u64>() * cell.dtype.size_bytes() as u64;
+    bytes <= MOST_BYTES
 }
 
 /// Out of place and, where there are two buffers of one rank, in place.

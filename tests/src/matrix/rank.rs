@@ -25,6 +25,10 @@ use super::values::{PERIOD, Values};
 
 /// How often a rank says how far it is.
 const PROGRESS: Duration = Duration::from_secs(10);
+/// How many cells are under way at once, if they are short.
+const TOGETHER: usize = 16;
+/// The largest count of a short cell.
+const SHORT: u64 = 1000;
 
 /// Runs the columns that come over the standard input, one after the other.
 ///
@@ -53,13 +57,17 @@ pub fn run(rank: u32, ranks: u32, transport: Transport, meeting: &Path) -> Resul
         let runtime = job(ranks, transport, forced).runtime(rank)?;
         let communicator = runtime.communicator(&id, rank, ranks)?;
         check_tiers(&communicator, transport);
-        let longest = cells.iter().map(|cell| longest_buffer(cell, rank, ranks)).max().unwrap_or(0);
+        let longest = |cells: &mut dyn Iterator<Item = &Cell>| {
+            cells.map(|cell| longest_buffer(cell, rank, ranks)).max().unwrap_or(0)
+        };
+        let short = longest(&mut cells.iter().filter(|cell| cell.count <= SHORT));
+        let any = longest(&mut cells.iter());
+        let slots =
+            (0..TOGETHER).map(|slot| Slot::new(&communicator, if slot == 0 { any } else { short }));
         let mut column = Column {
-            stream: communicator.device().stream()?,
-            companions: Companions::new(&communicator)?,
+            slots: slots.collect::<Result<_>>()?,
             communicator: &communicator,
             forced,
-            arenas: [Arena::new(longest), Arena::new(longest)],
             known: &mut known,
             meeting: &meeting,
             barriers: &barriers,
@@ -94,24 +102,88 @@ fn check_tiers(communicator: &Communicator, transport: Transport) {
     }
 }
 
-/// What became of a cell.
-enum Outcome {
-    Right,
-    Refused(String),
-    Wrong(String),
+/// What one cell uses while it is under way.
+struct Slot {
+    arenas: [Arena; 2],
+    stream: Stream,
+    /// For what is received while something is sent.
+    other_stream: Stream,
+    companions: Companions,
+}
+
+impl Slot {
+    fn new(communicator: &Communicator, longest: usize) -> Result<Self> {
+        let device = communicator.device();
+        Ok(Self {
+            arenas: [Arena::new(longest), Arena::new(longest)],
+            stream: device.stream()?,
+            other_stream: device.stream()?,
+            companions: Companions::new(communicator)?,
+        })
+    }
 }
 
 struct Column<'a> {
     communicator: &'a Communicator,
-    /// For what is received while something is sent.
-    stream: Stream,
-    companions: Companions,
+    slots: Vec<Slot>,
     forced: Option<Algorithm>,
-    arenas: [Arena; 2],
     known: &'a mut HashMap<(DataType, Option<RedOp>), Values>,
     meeting: &'a Meeting,
     /// How many ranks have come to barriers when all have come to the last one.
     barriers: &'a std::cell::Cell<u64>,
+}
+
+/// A cell with all that it needs.
+struct Prepared<'a> {
+    cell: &'a Cell,
+    refusal: Option<Refusal>,
+    part: Part,
+    places: Vec<Place>,
+}
+
+impl Prepared<'_> {
+    /// Where the elements of this cell start among those that repeat.
+    fn rotation(&self) -> u64 {
+        self.cell.hash() % PERIOD
+    }
+
+    /// The key of its values. A reduction that is refused has no result.
+    fn values(&self) -> (DataType, Option<RedOp>) {
+        let reduces = self.cell.collective.reduces() && self.refusal.is_none();
+        (self.cell.dtype, reduces.then_some(self.cell.op))
+    }
+
+    /// What the outcome of the call alone tells.
+    fn judge(&self, called: &Result<()>) -> Option<String> {
+        match (&self.refusal, called) {
+            (None, Ok(())) => None,
+            (None, Err(error)) => Some(format!("{}: {error}", error.kind().name())),
+            (Some(refusal), Ok(())) => Some(format!("not refused, although {}", refusal.reason)),
+            (Some(refusal), Err(error)) if error.kind() != refusal.kind => {
+                let (got, kind) = (error.kind().name(), refusal.kind.name());
+                Some(format!("refused as {got} and not as {kind}: {error}"))
+            }
+            (Some(_), Err(_)) => None,
+        }
+    }
+
+    /// Compares all memory.
+    fn compare(&self, values: &Values) -> Option<String> {
+        for (index, (memory, place)) in self.part.memories.iter().zip(&self.places).enumerate() {
+            let expected = if self.refusal.is_some() { &memory.before } else { &memory.after };
+            // SAFETY: the arena lives, and the operation is over.
+            let compared = values.compare(expected, self.rotation(), unsafe { place.bytes() });
+            if let Some(text) = compared.or_else(|| place.harmed().map(str::to_owned)) {
+                let which = match (self.cell.in_place, index) {
+                    (true, _) => "the buffer",
+                    (false, 0) => "the first buffer",
+                    (false, _) => "the second buffer",
+                };
+                return Some(format!("{which}: {text}"));
+            }
+        }
+        None
+    }
 }
 
 /// What was exchanged and done so far.
@@ -121,90 +193,111 @@ struct Trace {
     peers: Vec<PeerCounts>,
 }
 
+/// What a column has come to.
+#[derive(Default)]
+struct Tally {
+    right: u64,
+    wrong: u64,
+    refused: BTreeMap<String, u64>,
+}
+
 impl Column<'_> {
     fn run(&mut self, cells: &[Cell]) {
-        let (mut right, mut wrong) = (0_u64, 0_u64);
-        let mut refused: BTreeMap<String, u64> = BTreeMap::new();
+        let ranks = self.communicator.ranks();
+        let mut tally = Tally::default();
         let mut told = Instant::now();
+        let mut batch: Vec<(&Cell, Option<Refusal>)> = Vec::new();
         for (index, cell) in cells.iter().enumerate() {
             if told.elapsed() > PROGRESS {
                 told = Instant::now();
                 say(&format!("at {index} of {}: {cell}", cells.len()));
             }
-            match self.check(cell) {
-                Outcome::Right => right += 1,
-                Outcome::Refused(reason) => *refused.entry(reason).or_default() += 1,
-                Outcome::Wrong(text) => {
-                    wrong += 1;
-                    say(&format!("wrong {cell} {text}"));
-                    if self.communicator.async_error().is_some() {
-                        break;
-                    }
-                }
+            let refusal = declared::refusal(cell, ranks, self.forced);
+            let alone = refusal.is_some()
+                || cell.count > SHORT
+                || cell.collective == Collective::Barrier
+                || batch.first().is_some_and(|(first, _)| first.grouped != cell.grouped);
+            if alone || batch.len() == TOGETHER {
+                self.check(&std::mem::take(&mut batch), &mut tally);
+            }
+            batch.push((cell, refusal));
+            let (cell, refusal) = &batch[0];
+            if refusal.is_some() || cell.count > SHORT || cell.collective == Collective::Barrier {
+                self.check(&std::mem::take(&mut batch), &mut tally);
+            }
+            if self.communicator.async_error().is_some() {
+                break;
             }
         }
-        for (reason, times) in refused {
+        self.check(&batch, &mut tally);
+        for (reason, times) in tally.refused {
             say(&format!("refused {times} {reason}"));
         }
-        say(&format!("done {right} {wrong}"));
+        say(&format!("done {} {}", tally.right, tally.wrong));
     }
 
-    fn check(&mut self, cell: &Cell) -> Outcome {
-        let (rank, ranks) = (self.communicator.rank(), self.communicator.ranks());
-        let part = expect::part(cell, rank, ranks);
-        let rotation = cell.hash() % PERIOD;
-        let size = cell.dtype.size_bytes();
-        let mut places = Vec::with_capacity(2);
-        for (memory, arena) in part.memories.iter().zip(&mut self.arenas) {
-            let bytes = memory.before.elements() as usize * size;
-            places.push(arena.place(bytes, size, cell.alignment));
-        }
-        let op = cell.collective.reduces().then_some(cell.op);
-        let refusal = declared::refusal(cell, ranks, self.forced);
-        // A reduction that is refused has no result.
-        let op = op.filter(|_| refusal.is_none());
-        let known = self.known.entry((cell.dtype, op));
-        known.or_insert_with(|| Values::new(cell.dtype, op, ranks));
-        let values = &self.known[&(cell.dtype, op)];
-        for (memory, place) in part.memories.iter().zip(&mut places) {
-            // SAFETY: the arena lives, and nothing is under way.
-            values.write(&memory.before, rotation, unsafe { place.bytes_mut() });
+    /// Runs cells at once, each on a stream of its own.
+    fn check(&mut self, batch: &[(&Cell, Option<Refusal>)], tally: &mut Tally) {
+        let prepared: Vec<Prepared> = batch
+            .iter()
+            .enumerate()
+            .map(|(slot, (cell, refusal))| self.prepare(slot, cell, refusal.clone()))
+            .collect();
+        if prepared.is_empty() {
+            return;
         }
         let before = self.trace();
-        let called = self.call(cell, &part, &places);
-        let after = self.trace();
-        let text = match (&refusal, called) {
-            (None, Ok(())) => self.traced(cell, &part, &before, &after),
-            (None, Err(error)) => Some(format!("{}: {error}", error.kind().name())),
-            (Some(refusal), Ok(())) => Some(format!("not refused, although {}", refusal.reason)),
-            (Some(Refusal { kind, reason }), Err(error)) => {
-                if error.kind() != *kind {
-                    let (got, kind) = (error.kind().name(), kind.name());
-                    Some(format!("refused as {got} and not as {kind}: {error}"))
-                } else if before != after {
-                    Some(format!("refused, as {reason}, after something was sent"))
-                } else {
-                    None
-                }
-            }
+        let begun: Vec<_> =
+            prepared.iter().zip(&self.slots).map(|(one, slot)| self.call(one, slot)).collect();
+        let ended: Vec<Result<()>> = prepared
+            .iter()
+            .zip(&self.slots)
+            .zip(begun)
+            .map(|((one, slot), begun)| self.finish(one, slot, begun?))
+            .collect();
+        let mut of_batch = if ended.iter().all(Result::is_ok) {
+            self.traced(&prepared, &before, &self.trace())
+        } else {
+            let moved = prepared.iter().all(|one| one.refusal.is_some()) && before != self.trace();
+            moved.then(|| "refused after something was sent".to_owned())
         };
-        if let Some(text) = text {
-            return Outcome::Wrong(text);
-        }
-        for (index, (memory, place)) in part.memories.iter().zip(&places).enumerate() {
-            let expected = if refusal.is_some() { &memory.before } else { &memory.after };
-            // SAFETY: the arena lives, and the operation is over.
-            let compared = values.compare(expected, rotation, unsafe { place.bytes() });
-            if let Some(text) = compared.or_else(|| place.harmed().map(str::to_owned)) {
-                let which = match (cell.in_place, index) {
-                    (true, _) => "the buffer",
-                    (false, 0) => "the first buffer",
-                    (false, _) => "the second buffer",
-                };
-                return Outcome::Wrong(format!("{which}: {text}"));
+        for (one, called) in prepared.iter().zip(&ended) {
+            let told = one.judge(called).or_else(|| one.compare(&self.known[&one.values()]));
+            if let Some(text) = told.or_else(|| of_batch.take()) {
+                tally.wrong += 1;
+                let others = prepared.len() - 1;
+                say(&format!("wrong {} {text} ({others} others under way)", one.cell));
+            } else if let Some(refusal) = &one.refusal {
+                *tally.refused.entry(refusal.reason.clone()).or_default() += 1;
+            } else {
+                tally.right += 1;
             }
         }
-        refusal.map_or(Outcome::Right, |refusal| Outcome::Refused(refusal.reason))
+    }
+
+    /// Lays out and fills the memory of a cell.
+    fn prepare<'a>(
+        &mut self,
+        slot: usize,
+        cell: &'a Cell,
+        refusal: Option<Refusal>,
+    ) -> Prepared<'a> {
+        let (rank, ranks) = (self.communicator.rank(), self.communicator.ranks());
+        let part = expect::part(cell, rank, ranks);
+        let size = cell.dtype.size_bytes();
+        let arenas = &mut self.slots[slot].arenas;
+        let places = part.memories.iter().zip(arenas).map(|(memory, arena)| {
+            arena.place(memory.before.elements() as usize * size, size, cell.alignment)
+        });
+        let mut prepared = Prepared { cell, refusal, places: places.collect(), part };
+        let key = prepared.values();
+        let values = self.known.entry(key).or_insert_with(|| Values::new(key.0, key.1, ranks));
+        let rotation = prepared.rotation();
+        for (memory, place) in prepared.part.memories.iter().zip(&mut prepared.places) {
+            // SAFETY: the arena lives, and nothing is under way on it.
+            values.write(&memory.before, rotation, unsafe { place.bytes_mut() });
+        }
+        prepared
     }
 
     fn trace(&self) -> Trace {
@@ -216,48 +309,73 @@ impl Column<'_> {
         }
     }
 
-    /// Whether the algorithm that was to run did: by what is counted of it, and by what was sent, which
-    /// must be exactly the messages of its schedule.
-    fn traced(&self, cell: &Cell, part: &Part, before: &Trace, after: &Trace) -> Option<String> {
-        let pairs = before.by_algorithm.iter().zip(&after.by_algorithm).map(|(a, b)| b - a);
-        let ran: Vec<(Algorithm, u64)> =
-            Algorithm::ALL.iter().copied().zip(pairs).filter(|(_, times)| *times > 0).collect();
-        if cell.grouped {
-            // With others beside it, whose messages cannot be told from its own.
-            let forced = self.forced.filter(|one| declared::carries(*one, cell))?;
-            let is_there = ran.iter().any(|(algorithm, _)| *algorithm == forced);
-            return (!is_there).then(|| format!("carried by {ran:?}, and {forced} is forced"));
+    /// The algorithm that must carry a cell, where that is known without asking for the choice.
+    fn must_carry(&self, cell: &Cell) -> Option<Algorithm> {
+        let forced = self.forced.filter(|one| declared::carries(*one, cell));
+        match (forced, self.communicator.ranks()) {
+            (Some(forced), _) => Some(forced),
+            (None, 1) => Some(Algorithm::Local),
+            (None, _) => declared::only(cell.collective),
         }
-        let times = if cell.collective == Collective::Send { 2 } else { 1 };
-        let [(algorithm, counted)] = ran[..] else {
-            return Some(format!("carried by {ran:?}"));
-        };
-        if counted != times {
-            return Some(format!("counted {counted} operations instead of {times}"));
+    }
+
+    /// Whether the algorithms that were to run did: by what is counted of them, and by what was sent,
+    /// which must be exactly the messages of their schedules.
+    fn traced(&self, batch: &[Prepared], before: &Trace, after: &Trace) -> Option<String> {
+        let ranks = self.communicator.ranks();
+        let ran: Vec<u64> =
+            before.by_algorithm.iter().zip(&after.by_algorithm).map(|(a, b)| b - a).collect();
+        let times = |cell: &Cell| if cell.collective == Collective::Send { 2 } else { 1 };
+        let exact = batch.iter().all(|one| !one.cell.grouped);
+        let planned: u64 = batch.iter().map(|one| times(one.cell)).sum();
+        if exact && ran.iter().sum::<u64>() != planned {
+            return Some(format!("{ran:?} operations by algorithm; there were {planned}"));
         }
-        if let Some(forced) = self.forced.filter(|one| declared::carries(*one, cell))
-            && algorithm != forced
-        {
-            return Some(format!("carried by {algorithm}, and not by {forced}, which is forced"));
+        let mut messages = vec![(0, 0); ranks as usize];
+        let mut carried: BTreeMap<Algorithm, u64> = BTreeMap::new();
+        let mut known = exact;
+        for one in batch {
+            let Some(algorithm) = self.must_carry(one.cell) else {
+                known = false;
+                continue;
+            };
+            // Messages to oneself are carried by nobody.
+            if ranks > 1 || one.cell.collective != Collective::Send {
+                *carried.entry(algorithm).or_default() += times(one.cell);
+            }
+            if known {
+                self.add_planned(one.cell, &one.part, algorithm, &mut messages);
+            }
         }
-        for (peer, planned) in (0_u32..).zip(self.planned(cell, part, algorithm)) {
+        for (algorithm, times) in carried {
+            let counted = ran[usize::from(algorithm.code())];
+            if counted < times {
+                return Some(format!("{algorithm} ran {counted} times and must have {times}"));
+            }
+        }
+        for (peer, planned) in (0_u32..).zip(messages).filter(|_| known) {
             let (before, after) = (before.peers[peer as usize], after.peers[peer as usize]);
             let sent =
                 (after.messages_sent - before.messages_sent, after.bytes_sent - before.bytes_sent);
             if sent != planned {
                 return Some(format!(
-                    "sent rank {peer} {sent:?} messages and bytes; by {algorithm} {planned:?}"
+                    "sent rank {peer} {sent:?} messages and bytes, and {planned:?} are planned"
                 ));
             }
         }
         None
     }
 
-    /// Messages and bytes to each peer in the schedules of a cell.
-    fn planned(&self, cell: &Cell, part: &Part, algorithm: Algorithm) -> Vec<(u64, u64)> {
+    /// Adds the messages and bytes to each peer in the schedules of a cell.
+    fn add_planned(
+        &self,
+        cell: &Cell,
+        part: &Part,
+        algorithm: Algorithm,
+        messages: &mut [(u64, u64)],
+    ) {
         let (rank, ranks) = (self.communicator.rank(), self.communicator.ranks());
         let counts = counts(cell, part);
-        let mut messages = vec![(0, 0); ranks as usize];
         let request = Request {
             collective: cell.collective,
             dtype: cell.dtype,
@@ -287,35 +405,40 @@ impl Column<'_> {
             messages[peer as usize].0 += 1;
             messages[peer as usize].1 += bytes;
         }
-        messages
     }
 
-    /// Makes the call, in a group with others where the cell says so, and waits for it.
-    fn call(&self, cell: &Cell, part: &Part, places: &[Place]) -> Result<()> {
-        let is_barrier = cell.collective == Collective::Barrier;
-        if is_barrier {
+    /// Makes the call, in a group with others where the cell says so. The handles of those come second.
+    fn call(&self, one: &Prepared, slot: &Slot) -> Result<[Vec<Handle>; 2]> {
+        if one.cell.collective == Collective::Barrier {
             self.meeting.arrive();
         }
-        if cell.grouped {
-            let group = Group::start();
-            let before = self.companions.begin(self.communicator);
-            let called = self.begin(cell, part, places);
-            group.end()?;
-            // What was refused in a group ends the group with the same.
-            wait_for_all(&called?)?;
-            self.companions.check(self.communicator, &before?)?;
-        } else {
-            wait_for_all(&self.begin(cell, part, places)?)?;
+        if !one.cell.grouped {
+            return Ok([self.begin(one, slot)?, Vec::new()]);
         }
-        if is_barrier {
+        let group = Group::start();
+        let companions = slot.companions.begin(self.communicator, &slot.stream);
+        let called = self.begin(one, slot);
+        // What was refused in a group ends the group with the same.
+        group.end()?;
+        Ok([called?, companions?])
+    }
+
+    /// Waits for what [`Column::call`] has begun.
+    fn finish(&self, one: &Prepared, slot: &Slot, begun: [Vec<Handle>; 2]) -> Result<()> {
+        let [called, companions] = begun;
+        wait_for_all(&called)?;
+        if one.cell.grouped {
+            slot.companions.check(self.communicator, &companions)?;
+        }
+        if one.cell.collective == Collective::Barrier {
             self.barriers.set(self.barriers.get() + u64::from(self.communicator.ranks()));
             return self.meeting.must_have_all(self.barriers.get());
         }
         Ok(())
     }
 
-    /// Makes the call.
-    fn begin(&self, cell: &Cell, part: &Part, places: &[Place]) -> Result<Vec<Handle>> {
+    fn begin(&self, one: &Prepared, slot: &Slot) -> Result<Vec<Handle>> {
+        let Prepared { cell, part, places, .. } = one;
         let address = |pointer: Option<Pointer>| -> *mut c_void {
             pointer.map_or(null_mut(), |pointer| {
                 let offset = pointer.element as usize * cell.dtype.size_bytes();
@@ -325,8 +448,8 @@ impl Column<'_> {
         let (send, receive) = (address(part.send).cast_const(), address(part.receive));
         let communicator = self.communicator;
         let (rank, ranks) = (communicator.rank(), communicator.ranks());
-        let stream = communicator.stream();
-        let Cell { dtype, op, count, root, .. } = *cell;
+        let stream = &slot.stream;
+        let Cell { dtype, op, count, root, .. } = **cell;
         let (to, from) = (&part.send_blocks, &part.receive_blocks);
         // SAFETY: the places are as long as the cell's part says, and live until the wait is over.
         let handle: Handle = unsafe {
@@ -375,7 +498,7 @@ impl Column<'_> {
                 Collective::Barrier => communicator.barrier(stream),
                 Collective::Send | Collective::Recv => {
                     let (next, previous) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
-                    let other = if cell.grouped { stream } else { &self.stream };
+                    let other = if cell.grouped { stream } else { &slot.other_stream };
                     let sent = communicator.send_raw(send, count, dtype, next, stream)?;
                     let received = communicator.recv_raw(receive, count, dtype, previous, other)?;
                     return Ok(vec![sent, received]);
@@ -415,13 +538,13 @@ impl Companions {
         turn.wrapping_mul(1_000_003).wrapping_add(rank)
     }
 
-    fn begin(&self, communicator: &Communicator) -> Result<Vec<Handle>> {
+    fn begin(&self, communicator: &Communicator, stream: &Stream) -> Result<Vec<Handle>> {
         let (rank, ranks) = (communicator.rank(), communicator.ranks());
         let turn = self.turn.get() + 1;
         self.turn.set(turn);
         self.sent.write(0, &[Self::of(turn, rank); Self::COUNT])?;
         self.received.write(0, &[0_u32; Self::COUNT])?;
-        let (count, stream, dtype) = (Self::COUNT as u64, communicator.stream(), DataType::U32);
+        let (count, dtype) = (Self::COUNT as u64, DataType::U32);
         let (next, previous) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
         Ok(vec![
             communicator.send(&self.sent, count, dtype, next, stream)?,
