@@ -28,7 +28,13 @@ const STEPS: &[Step] = &[
 ];
 
 /// What takes too long for every push.
-const FULL_STEPS: &[Step] = &[("matrix", matrix)];
+const FULL_STEPS: &[Step] = &[
+    ("huge", || {
+        let program = ["run", "--release", "-p", "iccl-tests", "--bin", "iccl-test-matrix"];
+        run(cargo(&program).args(["--", "huge"]))
+    }),
+    ("matrix", matrix),
+];
 
 /// Runs all steps, or those whose name contains `only`.
 pub(crate) fn all(only: Option<&str>, full: bool) -> Result<(), Failure> {

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use iccl_runtime::schedule::Algorithm;
 use iccl_tests::matrix::coordinator::{Block, Column, Summary, Transport, run_placed};
-use iccl_tests::matrix::{Cell, covering, declared, product, rank};
+use iccl_tests::matrix::{Cell, covering, declared, product, rank, soak};
 
 // Linked in, so that no folder is needed.
 use iccl_plugin_host as _;
@@ -17,7 +17,9 @@ use iccl_plugin_transport_shm as _;
 use iccl_plugin_transport_tcp as _;
 
 const USAGE: &str = "usage:
+  iccl-test-matrix soak SEED OPERATIONS         one rank of a soak, its place in the environment
   iccl-test-matrix full STATE_FILE COMMIT       the full product; blocks in the file are not run again
+  iccl-test-matrix huge                         vectors of more than 2^31 elements and 4 GiB
   iccl-test-matrix covering STRENGTH SEED       a covering array
   iccl-test-matrix cell RANKS shm|tcp|mixed auto|ALGORITHM CELL";
 
@@ -41,7 +43,19 @@ fn main() -> ExitCode {
                 }
             };
         }
+        ["soak", seed, operations] => {
+            let seed = seed.parse().expect("a seed");
+            let outcome = soak::run(seed, operations.parse().expect("a number of operations"));
+            return match outcome {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    println!("error {error}");
+                    ExitCode::FAILURE
+                }
+            };
+        }
         ["full", state, commit] => full(program, &State::open(Path::new(state), commit)),
+        ["huge"] => b025_huge(program),
         ["covering", strength, seed] => {
             let strength = strength.parse().expect("2 or 3");
             run_placed(program, &covering::rows(strength, seed.parse().expect("a seed")))
@@ -61,6 +75,45 @@ fn main() -> ExitCode {
     };
     summary.print();
     if summary.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Two ranks and vectors of more than 2^31 elements, or more than 4 GiB.
+fn b025_huge(program: &str) -> Summary {
+    let mut summary = Summary::default();
+    for (transport, algorithm, text) in [
+        (Transport::Shm, "auto", "broadcast/u8/sum/in/2147483665/1/odd/single"),
+        (Transport::Tcp, "auto", "broadcast/u8/sum/in/4294967313/0/guard/single"),
+        (Transport::Shm, "auto", "send/u8/sum/out/2147483665/0/line/single"),
+        (Transport::Shm, "auto", "all_gather/u8/sum/in/2147483665/0/element/single"),
+        (Transport::Shm, "auto", "all_reduce/u8/sum/in/4294967313/0/odd/single"),
+        (Transport::Shm, "ring", "all_reduce/i16/sum/in/2147483665/0/line/single"),
+        (Transport::Shm, "auto", "reduce_scatter/f64/sum/in/268435489/0/line/single"),
+    ] {
+        let cell: Cell = text.parse().expect("a cell");
+        let needed = product::bytes(&cell, 2) + (1 << 30);
+        let available = available_bytes();
+        let place = format!("2 ranks, {}, {algorithm}: {cell}", transport.name());
+        if available < needed {
+            let text = format!("not run: it needs {needed} bytes of memory, {available} are there");
+            summary.wrong.push(format!("{place}: {text}"));
+            continue;
+        }
+        let started = Instant::now();
+        let block = Block { program, ranks: 2, transport, talkative: true };
+        let column = Column { forced: Algorithm::from_name(algorithm), cells: vec![cell] };
+        let of_cell = block.run(&[column]);
+        println!("{place}: {} right, {} s", of_cell.right, started.elapsed().as_secs());
+        summary.add(of_cell);
+    }
+    summary
+}
+
+/// Memory that can be had without swapping.
+fn available_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").expect("/proc is mounted");
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kib.expect("a size") << 10
 }
 
 /// Which blocks were right, and what came of them; begun anew for another commit.

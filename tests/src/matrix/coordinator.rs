@@ -61,7 +61,9 @@ impl Transport {
 
 /// What the ranks of a communicator are told.
 pub fn job(ranks: u32, transport: Transport, forced: Option<Algorithm>) -> Job {
-    let mut job = Job::new(ranks).with("engine.chunk_bytes", &CHUNK_BYTES.to_string());
+    let mut job = Job::new(ranks)
+        .with("engine.chunk_bytes", &CHUNK_BYTES.to_string())
+        .with("engine.op_timeout", "150s");
     match transport {
         Transport::Shm | Transport::Tcp => job = job.with("transport.enabled", transport.name()),
         Transport::Mixed => {

@@ -16,6 +16,7 @@ pub mod image;
 pub mod memory;
 pub mod product;
 pub mod rank;
+pub mod soak;
 pub mod values;
 
 pub use cell::{Alignment, Cell};

@@ -86,12 +86,16 @@ const MOST_BYTES: u64 = 256 << 20;
 
 /// Whether a cell fits into memory that a usual machine has to spare.
 pub fn fits(cell: &Cell, ranks: u32) -> bool {
+    bytes(cell, ranks) <= MOST_BYTES
+}
+
+/// What the buffers of all ranks have together.
+pub fn bytes(cell: &Cell, ranks: u32) -> u64 {
     let elements = |rank| {
         let part = expect::part(cell, rank, ranks);
         part.memories.iter().map(|memory| memory.before.elements()).sum::<u64>()
     };
-    let bytes = (0..ranks).map(elements).sum::<u64>() * cell.dtype.size_bytes() as u64;
-    bytes <= MOST_BYTES
+    (0..ranks).map(elements).sum::<u64>() * cell.dtype.size_bytes() as u64
 }
 
 /// Out of place and, where there are two buffers of one rank, in place.

@@ -1,10 +1,12 @@
 //! One rank of the matrix: runs the cells that it is told, and says what came of them.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_void;
 use std::io::{BufRead, Write as _};
 use std::path::Path;
 use std::ptr::null_mut;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -41,7 +43,7 @@ const SHORT: u64 = 1000;
 /// If the input makes no sense.
 pub fn run(rank: u32, ranks: u32, transport: Transport, meeting: &Path) -> Result<()> {
     let meeting = Meeting::open(meeting);
-    let mut known = HashMap::new();
+    let known = Known::default();
     let mut lines = std::io::stdin().lock().lines().map(|line| line.expect("a line"));
     let barriers = std::cell::Cell::new(0);
     while let Some(line) = lines.next() {
@@ -68,8 +70,8 @@ pub fn run(rank: u32, ranks: u32, transport: Transport, meeting: &Path) -> Resul
             slots: slots.collect::<Result<_>>()?,
             communicator: &communicator,
             forced,
-            known: &mut known,
-            meeting: &meeting,
+            known: &known,
+            meeting: Some(&meeting),
             barriers: &barriers,
         };
         column.run(&cells);
@@ -78,14 +80,14 @@ pub fn run(rank: u32, ranks: u32, transport: Transport, meeting: &Path) -> Resul
     Ok(())
 }
 
-fn say(line: &str) {
+pub(super) fn say(line: &str) {
     let mut output = std::io::stdout().lock();
     // Whoever reads may have gone.
     let _ = writeln!(output, "{line}");
     let _ = output.flush();
 }
 
-fn longest_buffer(cell: &Cell, rank: u32, ranks: u32) -> usize {
+pub(super) fn longest_buffer(cell: &Cell, rank: u32, ranks: u32) -> usize {
     let part = expect::part(cell, rank, ranks);
     let longest = part.memories.iter().map(|memory| memory.before.elements()).max();
     longest.unwrap_or(0) as usize * cell.dtype.size_bytes()
@@ -103,7 +105,7 @@ fn check_tiers(communicator: &Communicator, transport: Transport) {
 }
 
 /// What one cell uses while it is under way.
-struct Slot {
+pub(super) struct Slot {
     arenas: [Arena; 2],
     stream: Stream,
     /// For what is received while something is sent.
@@ -112,7 +114,7 @@ struct Slot {
 }
 
 impl Slot {
-    fn new(communicator: &Communicator, longest: usize) -> Result<Self> {
+    pub(super) fn new(communicator: &Communicator, longest: usize) -> Result<Self> {
         let device = communicator.device();
         Ok(Self {
             arenas: [Arena::new(longest), Arena::new(longest)],
@@ -123,22 +125,38 @@ impl Slot {
     }
 }
 
-struct Column<'a> {
-    communicator: &'a Communicator,
-    slots: Vec<Slot>,
-    forced: Option<Algorithm>,
-    known: &'a mut HashMap<(DataType, Option<RedOp>), Values>,
-    meeting: &'a Meeting,
+/// The elements of contributions and results, made once.
+#[derive(Default)]
+pub(super) struct Known(RefCell<HashMap<ValuesKey, Rc<Values>>>);
+
+type ValuesKey = (DataType, Option<RedOp>, u32);
+
+impl Known {
+    fn get(&self, key: ValuesKey) -> Rc<Values> {
+        let mut known = self.0.borrow_mut();
+        Rc::clone(known.entry(key).or_insert_with(|| Rc::new(Values::new(key.0, key.1, key.2))))
+    }
+}
+
+/// One communicator, and what cells on it need.
+pub(super) struct Column<'a> {
+    pub(super) communicator: &'a Communicator,
+    pub(super) slots: Vec<Slot>,
+    pub(super) forced: Option<Algorithm>,
+    pub(super) known: &'a Known,
+    /// Where barriers are counted.
+    pub(super) meeting: Option<&'a Meeting>,
     /// How many ranks have come to barriers when all have come to the last one.
-    barriers: &'a std::cell::Cell<u64>,
+    pub(super) barriers: &'a std::cell::Cell<u64>,
 }
 
 /// A cell with all that it needs.
-struct Prepared<'a> {
+pub(super) struct Prepared<'a> {
     cell: &'a Cell,
-    refusal: Option<Refusal>,
+    pub(super) refusal: Option<Refusal>,
     part: Part,
     places: Vec<Place>,
+    values: Rc<Values>,
 }
 
 impl Prepared<'_> {
@@ -147,32 +165,26 @@ impl Prepared<'_> {
         self.cell.hash() % PERIOD
     }
 
-    /// The key of its values. A reduction that is refused has no result.
-    fn values(&self) -> (DataType, Option<RedOp>) {
-        let reduces = self.cell.collective.reduces() && self.refusal.is_none();
-        (self.cell.dtype, reduces.then_some(self.cell.op))
-    }
-
     /// What the outcome of the call alone tells.
-    fn judge(&self, called: &Result<()>) -> Option<String> {
+    pub(super) fn judge(&self, called: &Result<()>) -> Option<String> {
         match (&self.refusal, called) {
-            (None, Ok(())) => None,
             (None, Err(error)) => Some(format!("{}: {error}", error.kind().name())),
             (Some(refusal), Ok(())) => Some(format!("not refused, although {}", refusal.reason)),
             (Some(refusal), Err(error)) if error.kind() != refusal.kind => {
                 let (got, kind) = (error.kind().name(), refusal.kind.name());
                 Some(format!("refused as {got} and not as {kind}: {error}"))
             }
-            (Some(_), Err(_)) => None,
+            (None, Ok(())) | (Some(_), Err(_)) => None,
         }
     }
 
     /// Compares all memory.
-    fn compare(&self, values: &Values) -> Option<String> {
+    pub(super) fn compare(&self) -> Option<String> {
         for (index, (memory, place)) in self.part.memories.iter().zip(&self.places).enumerate() {
             let expected = if self.refusal.is_some() { &memory.before } else { &memory.after };
             // SAFETY: the arena lives, and the operation is over.
-            let compared = values.compare(expected, self.rotation(), unsafe { place.bytes() });
+            let bytes = unsafe { place.bytes() };
+            let compared = self.values.compare(expected, self.rotation(), bytes);
             if let Some(text) = compared.or_else(|| place.harmed().map(str::to_owned)) {
                 let which = match (self.cell.in_place, index) {
                     (true, _) => "the buffer",
@@ -253,7 +265,7 @@ impl Column<'_> {
             .iter()
             .zip(&self.slots)
             .zip(begun)
-            .map(|((one, slot), begun)| self.finish(one, slot, begun?))
+            .map(|((one, slot), begun)| self.finish(one, slot, &begun?))
             .collect();
         let mut of_batch = if ended.iter().all(Result::is_ok) {
             self.traced(&prepared, &before, &self.trace())
@@ -262,7 +274,7 @@ impl Column<'_> {
             moved.then(|| "refused after something was sent".to_owned())
         };
         for (one, called) in prepared.iter().zip(&ended) {
-            let told = one.judge(called).or_else(|| one.compare(&self.known[&one.values()]));
+            let told = one.judge(called).or_else(|| one.compare());
             if let Some(text) = told.or_else(|| of_batch.take()) {
                 tally.wrong += 1;
                 let others = prepared.len() - 1;
@@ -276,7 +288,7 @@ impl Column<'_> {
     }
 
     /// Lays out and fills the memory of a cell.
-    fn prepare<'a>(
+    pub(super) fn prepare<'a>(
         &mut self,
         slot: usize,
         cell: &'a Cell,
@@ -289,13 +301,15 @@ impl Column<'_> {
         let places = part.memories.iter().zip(arenas).map(|(memory, arena)| {
             arena.place(memory.before.elements() as usize * size, size, cell.alignment)
         });
-        let mut prepared = Prepared { cell, refusal, places: places.collect(), part };
-        let key = prepared.values();
-        let values = self.known.entry(key).or_insert_with(|| Values::new(key.0, key.1, ranks));
+        let places = places.collect();
+        // A reduction that is refused has no result.
+        let reduced = (cell.collective.reduces() && refusal.is_none()).then_some(cell.op);
+        let values = self.known.get((cell.dtype, reduced, ranks));
+        let mut prepared = Prepared { cell, refusal, part, places, values };
         let rotation = prepared.rotation();
         for (memory, place) in prepared.part.memories.iter().zip(&mut prepared.places) {
             // SAFETY: the arena lives, and nothing is under way on it.
-            values.write(&memory.before, rotation, unsafe { place.bytes_mut() });
+            prepared.values.write(&memory.before, rotation, unsafe { place.bytes_mut() });
         }
         prepared
     }
@@ -408,9 +422,9 @@ impl Column<'_> {
     }
 
     /// Makes the call, in a group with others where the cell says so. The handles of those come second.
-    fn call(&self, one: &Prepared, slot: &Slot) -> Result<[Vec<Handle>; 2]> {
+    pub(super) fn call(&self, one: &Prepared, slot: &Slot) -> Result<[Vec<Handle>; 2]> {
         if one.cell.collective == Collective::Barrier {
-            self.meeting.arrive();
+            self.meeting.inspect(|meeting| meeting.arrive());
         }
         if !one.cell.grouped {
             return Ok([self.begin(one, slot)?, Vec::new()]);
@@ -424,15 +438,21 @@ impl Column<'_> {
     }
 
     /// Waits for what [`Column::call`] has begun.
-    fn finish(&self, one: &Prepared, slot: &Slot, begun: [Vec<Handle>; 2]) -> Result<()> {
+    pub(super) fn finish(
+        &self,
+        one: &Prepared,
+        slot: &Slot,
+        begun: &[Vec<Handle>; 2],
+    ) -> Result<()> {
         let [called, companions] = begun;
-        wait_for_all(&called)?;
+        wait_for_all(called)?;
         if one.cell.grouped {
-            slot.companions.check(self.communicator, &companions)?;
+            slot.companions.check(self.communicator, companions)?;
         }
         if one.cell.collective == Collective::Barrier {
             self.barriers.set(self.barriers.get() + u64::from(self.communicator.ranks()));
-            return self.meeting.must_have_all(self.barriers.get());
+            let counted = self.meeting.map(|meeting| meeting.must_have_all(self.barriers.get()));
+            return counted.unwrap_or(Ok(()));
         }
         Ok(())
     }
@@ -586,7 +606,7 @@ fn counts(cell: &Cell, part: &Part) -> Option<Counts> {
 }
 
 /// A number in memory that all ranks share: how many have come to barriers.
-struct Meeting {
+pub(super) struct Meeting {
     arrived: *const AtomicU64,
 }
 
