@@ -159,6 +159,44 @@ fn b050_an_abort_names_the_rank_that_aborted() {
     ranks[1].must_succeed();
 }
 
+/// A rank aborts while its peer is stopped, and threads of it wait for both communicators and for a group.
+#[test]
+fn b050_an_abort_needs_nobody() {
+    // A second is promised; a loaded machine may take longer to run this test.
+    const PROMISED: Duration = Duration::from_secs(5);
+    for transport in ["shm", "tcp"] {
+        let launch = launch(2, &["abort-beside-a-stopped-rank"]);
+        let mut ranks = launch.with("ICCL_TRANSPORT_ENABLED", transport).start_all();
+        // Both communicators of both ranks.
+        for _ in 0..2 {
+            ranks[0].line("busy");
+            ranks[1].line("busy");
+        }
+        ranks[1].signal(libc::SIGSTOP);
+        for waiters in [2, 1] {
+            for _ in 0..waiters {
+                let said = ranks[0].line("woken");
+                let (time, kind) = said.split_once(' ').expect("two words");
+                assert_eq!(kind, "aborted", "{transport}");
+                let time = Duration::from_micros(time.parse().expect("a time"));
+                assert!(time < PROMISED, "{transport}: woken after {time:?}");
+            }
+            let said = ranks[0].line("aborted");
+            let time = Duration::from_micros(said.parse().expect("a time"));
+            println!("{transport}: aborted in {time:?}");
+            assert!(time < PROMISED, "{transport}: abort took {time:?}");
+        }
+        ranks[0].line("done");
+        ranks[0].must_succeed();
+        ranks[1].signal(libc::SIGCONT);
+        for _ in 0..3 {
+            assert_eq!(ranks[1].line("told"), "aborted Some(0)", "{transport}");
+        }
+        ranks[1].line("done");
+        ranks[1].must_succeed();
+    }
+}
+
 #[test]
 fn b038_a_rank_that_never_starts_is_named() {
     let launch = launch(3, &["rounds", "1", "1"]).with("ICCL_INIT_TIMEOUT", "2s");

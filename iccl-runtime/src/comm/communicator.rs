@@ -35,14 +35,39 @@ const KEPT_PROGRAMS: usize = 512;
 ///
 /// All ranks make the same calls in the same order; a difference is an error on every rank before a
 /// byte of a user's receive buffer is written. The first error ends the communicator on every rank;
-/// operations under way end with it too, even if they are over on other ranks. Calls return at once; the operation takes place in the order
-/// of its stream. A communicator may be used from several threads: calls are numbered in the order
-/// in which they come, so threads must agree on one among themselves.
+/// operations under way end with it too, even if they are over on other ranks. Calls return at once; the
+/// operation takes place in the order of its stream.
 ///
 /// Buffers: the send buffer and the receive buffer may be one memory (in place): the same, or, where
 /// one of them has a block for each rank, the other is this rank's block of it. They must not overlap
 /// otherwise. A buffer that a rank does not use, or uses no byte of, may be anything, null and `None`
 /// included. A count of 0 is allowed and takes part like any other.
+///
+/// # Threads
+///
+/// Everything here may be called from several threads at once; none waits for another longer than it takes
+/// to enqueue a call.
+///
+/// * Each call is numbered and enqueued as a whole, and so is a [`Group`](super::Group): whatever threads do
+///   at once, it is as if one had made all calls in some order, and data of different calls never meet.
+/// * Ranks match collectives by their order. Threads that make different ones on one communicator must agree
+///   on an order, the same on all ranks; a difference is `Mismatch` on every rank. Calls that are
+///   alike may be made in any order, and then it is left open which thread's here meets which there.
+///   Messages are matched by peer and direction, so a thread for each peer needs no agreement.
+/// * Communicators progress independently, whatever other communicators wait for. Only a stream orders
+///   operations of several: where ranks put those of two communicators on one stream in different
+///   order, they wait for each other until one runs out of time, unless they are in one group.
+/// * A group belongs to the thread that started it; calls of other threads are not part of it.
+/// * A handle or a stream may be waited for by any number of threads.
+/// * [`Communicator::abort`] may be called at any moment from any thread. It needs no other rank, and every
+///   thread that waits for an operation of the communicator is woken with `Aborted`, at once. Whoever is
+///   still in a call of [`Runtime::begin_communicator`] is woken by [`Pending::abort`].
+/// * [`Communicator::finalize`] and dropping wait for what is under way. Communicators may be ended in any
+///   order, here and elsewhere, before or after their streams, buffers, handles and runtime. A process may
+///   exit without ending them; the other ranks take it for lost.
+///
+/// [`Runtime::begin_communicator`]: super::Runtime::begin_communicator
+/// [`Pending::abort`]: super::Pending::abort
 pub struct Communicator {
     rank: u32,
     ranks: u32,

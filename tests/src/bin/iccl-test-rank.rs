@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use iccl_plugin_api::{DataType, RedOp};
-use iccl_runtime::comm::{Buffer, Communicator, Handle, Runtime};
+use iccl_runtime::comm::{Buffer, Communicator, Group, Handle, Runtime};
 use iccl_runtime::{Error, ErrorKind, Result};
 use iccl_tests::processes::{Holdings, processor_time};
 
@@ -27,6 +27,7 @@ fn main() {
         ["skip", which] => skip_one(number(which)),
         ["leave", how] => leave(how),
         ["abort"] => abort_after_a_while(),
+        ["abort-beside-a-stopped-rank"] => abort_beside_a_stopped_rank(),
         ["idle", milliseconds] => idle(Duration::from_millis(number(milliseconds))),
         ["fork"] => fork(),
         ["communicators", times] => communicators(number(times)),
@@ -180,6 +181,74 @@ fn abort_after_a_while() -> Result<()> {
         return Ok(());
     }
     sums.round(&communicator, 1)
+}
+
+/// Two communicators are busy on threads of their own, and a group waits; rank 0 aborts the one, then the
+/// other. Its peer is stopped by then.
+fn abort_beside_a_stopped_rank() -> Result<()> {
+    let first = Runtime::new()?.world()?;
+    let second = first.duplicate()?;
+    let busy = |communicator: &Communicator, count: usize| -> Result<()> {
+        let sums = Sums::new(communicator, count)?;
+        (0..).try_for_each(|round| {
+            if round == 5 {
+                say("busy");
+            }
+            sums.round(communicator, round)
+        })
+    };
+    // Rank 1 sends what the group waits for, and never more.
+    let grouped = |communicator: &Communicator| -> Result<()> {
+        let device = communicator.device();
+        let (buffer, stream) = (device.allocate::<i64>(1000)?, device.stream()?);
+        let peer = 1 - communicator.rank();
+        (0..100).try_for_each(|round| {
+            if communicator.rank() == 1 && round > 0 {
+                // Ends with the communicator, which this rank does not end.
+                while communicator.async_error().is_none() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+            let handles = Group::run(|| {
+                let sent = communicator.send(&buffer, 1000, DataType::I64, peer, &stream)?;
+                Ok([sent, communicator.recv(&buffer, 1000, DataType::I64, peer, &stream)?])
+            })?;
+            handles.iter().try_for_each(Handle::wait)
+        })
+    };
+    std::thread::scope(|scope| {
+        let of_first = scope.spawn(|| busy(&first, 2_000_000));
+        let of_group = scope.spawn(|| grouped(&first));
+        let of_second = scope.spawn(|| busy(&second, 20_000));
+        if first.rank() == 0 {
+            std::thread::sleep(Duration::from_secs(2));
+            for (communicator, waiters) in
+                [(&first, vec![of_first, of_group]), (&second, vec![of_second])]
+            {
+                let started = Instant::now();
+                communicator.abort();
+                let aborted = started.elapsed();
+                for waiter in waiters {
+                    let outcome = waiter.join().expect("a thread");
+                    let error = outcome.expect_err("it was aborted");
+                    say(&format!(
+                        "woken {} {}",
+                        started.elapsed().as_micros(),
+                        error.kind().name()
+                    ));
+                }
+                say(&format!("aborted {}", aborted.as_micros()));
+            }
+        } else {
+            for waiter in [of_first, of_group, of_second] {
+                let error = waiter.join().expect("a thread").expect_err("it was aborted");
+                say(&format!("told {} {:?}", error.kind().name(), error.rank()));
+            }
+        }
+    });
+    drop((first, second));
+    say("done");
+    Ok(())
 }
 
 fn idle(time: Duration) -> Result<()> {
