@@ -60,6 +60,8 @@ pub fn build_c_program(source: &Path, sanitizer: Sanitizer) -> PathBuf {
     }
     command.arg(source).arg("-o").arg(&beside).arg("-L").arg(library);
     command.arg("-liccl").arg(format!("-Wl,-rpath,{}", library.display()));
+    // So that cargo's LD_LIBRARY_PATH does not come before it.
+    command.arg("-Wl,--disable-new-dtags");
     run(&mut command);
     std::fs::rename(&beside, &program).expect("the program can be put in its place");
     program

@@ -10,7 +10,7 @@ use crate::run::{Failure, cargo, run, workspace};
 const PLUGIN_PREFIX: &str = "iccl-plugin-";
 
 /// The program in which plugins are run first.
-const PROBE: &str = "iccl-plugin-probe";
+pub(crate) const PROBE: &str = "iccl-plugin-probe";
 
 /// Where a profile's files lie.
 pub(crate) fn folder(profile: &str) -> PathBuf {
@@ -34,7 +34,7 @@ pub(crate) fn build(profile: &str) -> Result<(), Failure> {
     // runtime find it here.
     let mut shipped = vec![(PROBE.to_owned(), PROBE.to_owned())];
     for name in plugin_names()? {
-        let library = format!("lib{}.so", format!("{PLUGIN_PREFIX}{name}").replace('-', "_"));
+        let library = format!("lib{}.so", plugin_package(&name).replace('-', "_"));
         shipped.push((library, format!("libiccl_{name}.so")));
     }
     for (built, name) in shipped {
@@ -50,8 +50,13 @@ pub(crate) fn build(profile: &str) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The package of a plugin.
+pub(crate) fn plugin_package(name: &str) -> String {
+    format!("{PLUGIN_PREFIX}{name}")
+}
+
 /// The plugins of this workspace, by the folders of `plugins/`.
-fn plugin_names() -> Result<Vec<String>, Failure> {
+pub(crate) fn plugin_names() -> Result<Vec<String>, Failure> {
     let folder = workspace().join("plugins");
     let entries = fs::read_dir(&folder)
         .map_err(|error| Failure(format!("{} cannot be read: {error}", folder.display())))?;

@@ -1,11 +1,13 @@
 //! `cargo xtask`: builds, lays out, shows and tests iccl.
 
 mod generate;
+mod install;
 mod layout;
 mod mutants;
 mod run;
 mod test;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -28,6 +30,15 @@ enum Task {
         #[arg(long)]
         release: bool,
     },
+    /// Builds with optimisations and installs: bin/, lib/, include/ and share/ below a folder.
+    Install {
+        /// The folder.
+        #[arg(long)]
+        prefix: PathBuf,
+        /// The profile of cargo: release or dev.
+        #[arg(long, default_value = "release")]
+        profile: String,
+    },
     /// Builds, then shows the plugins, a plan, and a verified all-reduce on 4 ranks.
     Demo,
     /// Checks format and lints, builds everything, runs every test.
@@ -40,7 +51,7 @@ enum Task {
         #[arg(long)]
         full: bool,
     },
-    /// Writes what is made from code: the C header, the layout file, the configuration reference.
+    /// Writes what is made from code: the C headers, the layout file, the configuration reference.
     Generate {
         /// Only says what would change, and fails if something would.
         #[arg(long)]
@@ -57,6 +68,7 @@ enum Task {
 fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Build { release } => layout::build(if release { "release" } else { "dev" }),
+        Task::Install { prefix, profile } => install::install(&prefix, &profile),
         Task::Demo => demo(),
         Task::Test { only, full } => test::all(only.as_deref(), full),
         Task::Generate { check } => generate::all(check),

@@ -79,8 +79,8 @@ settings! {
         /// Where plugins are found, and which are trusted.
         plugins: Plugins {
             /// Folders that are searched for plugins first. Then come those of `ICCL_PLUGIN_PATH`,
-            /// then `plugins/` beside the executable or beside `libiccl.so`, then
-            /// `/usr/lib/iccl/plugins`.
+            /// then `plugins/` beside the executable or beside `libiccl.so`, or `lib/iccl/plugins` where
+            /// they are installed, then `/usr/lib/iccl/plugins`.
             path: Folders = Vec::new(); folders(); r#"["/opt/iccl/plugins"]"#; no_variable();
             /// Folders that are searched for plugins second.
             environment_path: Folders = Vec::new(); folders(); r#"["/opt/more/plugins"]"#;

@@ -1,6 +1,7 @@
 //! Where plugins are looked for, in which order, and which files there are candidates.
 
 use std::ffi::{CStr, OsStr};
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +16,9 @@ const SYSTEM_FOLDER: &str = "/usr/lib/iccl/plugins";
 /// The folder's name beside the executable or the library.
 const FOLDER_NAME: &str = "plugins";
 
+/// Where the folder is in a folder of libraries, which other libraries share.
+const LIBRARY_FOLDER: &str = "iccl/plugins";
+
 /// A folder to search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Folder {
@@ -26,11 +30,12 @@ pub(super) struct Folder {
 /// The search order, without repetitions of the same text.
 pub(super) fn search_order(config: &Config) -> Vec<Folder> {
     let configured = config.plugins.path.iter().chain(&config.plugins.environment_path);
-    let beside = own_places().into_iter().map(|place| place.join(FOLDER_NAME));
+    let executable = std::env::current_exe().ok();
+    let beside = beside(executable.as_deref(), own_object().as_deref());
     let mut order: Vec<Folder> = Vec::new();
     let all = configured
         .map(|path| Folder { path: path.clone(), configured: true })
-        .chain(beside.map(|path| Folder { path, configured: false }))
+        .chain(beside.into_iter().map(|path| Folder { path, configured: false }))
         .chain([Folder { path: SYSTEM_FOLDER.into(), configured: false }]);
     for folder in all {
         if order.iter().all(|known| known.path != folder.path) {
@@ -38,6 +43,25 @@ pub(super) fn search_order(config: &Config) -> Vec<Folder> {
         }
     }
     order
+}
+
+/// The folders that belong to the executable, and to the shared object that this code is in, if that
+/// is another file: beside them, and where an installation has them (`bin/iccl` and `lib/libiccl.so`
+/// share `lib/iccl/plugins`).
+fn beside(executable: Option<&Path>, object: Option<&Path>) -> Vec<PathBuf> {
+    let mut folders = Vec::new();
+    if let Some(place) = executable.and_then(Path::parent) {
+        folders.push(place.join(FOLDER_NAME));
+        if let Some(prefix) = place.parent().filter(|_| place.ends_with("bin")) {
+            folders.push(prefix.join("lib").join(LIBRARY_FOLDER));
+        }
+    }
+    let library = object.filter(|object| Some(*object) != executable);
+    if let Some(place) = library.and_then(Path::parent) {
+        folders.push(place.join(FOLDER_NAME));
+        folders.push(place.join(LIBRARY_FOLDER));
+    }
+    folders
 }
 
 /// The folder of the executable, and that of the shared object that this code is in, if another.
@@ -78,7 +102,11 @@ pub(super) fn list(folder: &Folder, allow_insecure: bool) -> (Vec<PathBuf>, Vec<
     let refuse = |refusal| (Vec::new(), vec![Record::refused(&folder.path, refusal)]);
     let names = match read_names(&folder.path) {
         Ok(names) => names,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+        // Beside a library, `iccl` may be a file.
+        Err(error)
+            if error.kind() == ErrorKind::NotFound
+                || error.kind() == ErrorKind::NotADirectory && !folder.configured =>
+        {
             return if folder.configured {
                 refuse(Refusal::new(Reason::FolderMissing, "there is no such folder"))
             } else {
@@ -186,6 +214,34 @@ mod tests {
             ]
         );
         assert!(order[2].configured && !order[3].configured);
+    }
+
+    #[test]
+    fn an_installed_command_and_library_share_a_folder() {
+        let path = Path::new;
+        let command = path("/opt/iccl/bin/iccl");
+        assert_eq!(
+            beside(Some(command), Some(command)),
+            [path("/opt/iccl/bin/plugins"), path("/opt/iccl/lib/iccl/plugins")]
+        );
+        let library = path("/opt/iccl/lib/libiccl.so.1.0.0");
+        assert_eq!(
+            beside(Some(path("/home/a/program")), Some(library)),
+            [
+                path("/home/a/plugins"),
+                path("/opt/iccl/lib/plugins"),
+                path("/opt/iccl/lib/iccl/plugins")
+            ]
+        );
+    }
+
+    #[test]
+    fn a_file_where_a_folder_may_be_is_passed_over() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("iccl"), "the command").unwrap();
+        let path = folder.path().join("iccl/plugins");
+        let found = |configured| list(&Folder { path: path.clone(), configured }, false).1.len();
+        assert_eq!((found(false), found(true)), (0, 1));
     }
 
     #[test]
