@@ -30,10 +30,13 @@ fn source(dtype: DataType, bytes: usize) -> Vec<u8> {
         DataType::Bf16 => 0x3F80,
         DataType::F32 => 0x3F80_0000,
         DataType::F64 => 0x3FF0 << 48,
+        DataType::F8E4M3 => 0x38,
+        DataType::F8E5M2 => 0x3C,
         _ => 0,
     };
+    let low_bits = if one < 0x100 && one > 0 { 0x03 } else { 0x7F };
     (0..(bytes / dtype.size_bytes()) as u64)
-        .flat_map(|index| (one | (index & 0x7F)).to_le_bytes().into_iter().take(dtype.size_bytes()))
+        .flat_map(|index| (one | (index & low_bits)).to_le_bytes().into_iter().take(dtype.size_bytes()))
         .collect()
 }
 
@@ -87,6 +90,8 @@ element_type!(i32, I32);
 element_type!(i64, I64);
 element_type!(f16, F16);
 element_type!(bf16, Bf16);
+element_type!(f8e4m3, F8E4M3);
+element_type!(f8e5m2, F8E5M2);
 element_type!(f32, F32);
 element_type!(f64, F64);
 

@@ -179,6 +179,43 @@ impl Format for Bf16 {
     }
 }
 
+/// The formats of 8 bits. No sum of their values overflows f32.
+macro_rules! eight_bits {
+    ($name:ident, $widen:ident, $narrow:ident, infinity = $infinity:literal, nan = $nan:literal) => {
+        pub(crate) enum $name {}
+
+        impl Format for $name {
+            type Bits = u8;
+            type Accumulator = f32;
+
+            #[inline(always)]
+            fn widen(bits: u8) -> f32 {
+                convert::$widen(bits)
+            }
+
+            #[inline(always)]
+            fn narrow(value: f32) -> u8 {
+                convert::$narrow(value)
+            }
+
+            keys!(u8, i8, infinity = $infinity, nan = $nan);
+
+            #[inline(always)]
+            fn mean_without_overflow(
+                contributions: impl Iterator<Item = f32>,
+                _sources: usize,
+                ranks: u32,
+            ) -> f32 {
+                mean_in_f64(contributions, ranks)
+            }
+        }
+    };
+}
+
+// E4M3 has no infinity; what stands here is its largest value, above which all is NaN.
+eight_bits!(F8E4M3, e4m3_to_f32, f32_to_e4m3, infinity = 0x7E, nan = 0x7F);
+eight_bits!(F8E5M2, e5m2_to_f32, f32_to_e5m2, infinity = 0x7C, nan = 0x7E);
+
 pub(crate) enum F32 {}
 
 impl Format for F32 {

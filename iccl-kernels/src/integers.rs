@@ -1,11 +1,14 @@
 //! Reductions of integers: they wrap, and means are taken of a sum that does not.
 
 use core::marker::PhantomData;
+use core::ops::{BitAnd, BitOr, BitXor};
 
 use crate::blocks::{Job, Reduction};
 
 /// An integer type of the ABI.
-pub(crate) trait Integer: Copy + Ord {
+pub(crate) trait Integer:
+    Copy + Ord + BitAnd<Output = Self> + BitOr<Output = Self> + BitXor<Output = Self>
+{
     /// Holds the sum of as many values as there can be sources.
     type Wide: Wide;
 
@@ -146,6 +149,9 @@ within_the_type!(IntegerSum, |left, right| left.wrapping_add(right));
 within_the_type!(IntegerProduct, |left, right| left.wrapping_mul(right));
 within_the_type!(IntegerMinimum, |left, right| if right < left { right } else { left });
 within_the_type!(IntegerMaximum, |left, right| if right > left { right } else { left });
+within_the_type!(IntegerAnd, |left, right| left & right);
+within_the_type!(IntegerOr, |left, right| left | right);
+within_the_type!(IntegerXor, |left, right| left ^ right);
 
 pub(crate) struct IntegerMean<T>(PhantomData<T>);
 

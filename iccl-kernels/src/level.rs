@@ -6,10 +6,12 @@ use iccl_plugin_api::{DataType, RedOp};
 
 use crate::blocks::{Job, Reduction, run};
 use crate::floats::{
-    Bf16, F16, F32, F64, FloatMaximum, FloatMean, FloatMinimum, FloatProduct, FloatSum, Format,
+    Bf16, F8E4M3, F8E5M2, F16, F32, F64, FloatMaximum, FloatMean, FloatMinimum, FloatProduct,
+    FloatSum, Format,
 };
 use crate::integers::{
-    Integer, IntegerMaximum, IntegerMean, IntegerMinimum, IntegerProduct, IntegerSum,
+    Integer, IntegerAnd, IntegerMaximum, IntegerMean, IntegerMinimum, IntegerOr, IntegerProduct,
+    IntegerSum, IntegerXor,
 };
 
 /// A set of instructions that there are kernels for. All give the same bits.
@@ -78,7 +80,7 @@ pub(crate) type Kernel = unsafe fn(&Job<'_>);
 pub(crate) struct Table([[Option<Kernel>; RedOp::ALL.len()]; DataType::ALL.len()]);
 
 impl Table {
-    /// `None` where the element type is not reduced.
+    /// `None` where elements of the type are not combined like that.
     pub(crate) fn kernel(&self, dtype: DataType, op: RedOp) -> Option<Kernel> {
         self.0[dtype.code() as usize][op.code() as usize]
     }
@@ -88,19 +90,20 @@ impl Table {
         for &dtype in DataType::ALL {
             for &op in RedOp::ALL {
                 table.0[dtype.code() as usize][op.code() as usize] = match dtype {
-                    DataType::I8 => Some(integer::<I, i8>(op)),
-                    DataType::U8 => Some(integer::<I, u8>(op)),
-                    DataType::I16 => Some(integer::<I, i16>(op)),
-                    DataType::U16 => Some(integer::<I, u16>(op)),
-                    DataType::I32 => Some(integer::<I, i32>(op)),
-                    DataType::U32 => Some(integer::<I, u32>(op)),
-                    DataType::I64 => Some(integer::<I, i64>(op)),
-                    DataType::U64 => Some(integer::<I, u64>(op)),
-                    DataType::F16 => Some(I::f16(op)),
-                    DataType::Bf16 => Some(float::<I, Bf16>(op)),
-                    DataType::F32 => Some(float::<I, F32>(op)),
-                    DataType::F64 => Some(float::<I, F64>(op)),
-                    DataType::F8E4M3 | DataType::F8E5M2 => None,
+                    DataType::I8 => integer::<I, i8>(op),
+                    DataType::U8 => integer::<I, u8>(op),
+                    DataType::I16 => integer::<I, i16>(op),
+                    DataType::U16 => integer::<I, u16>(op),
+                    DataType::I32 => integer::<I, i32>(op),
+                    DataType::U32 => integer::<I, u32>(op),
+                    DataType::I64 => integer::<I, i64>(op),
+                    DataType::U64 => integer::<I, u64>(op),
+                    DataType::F16 => I::f16(op),
+                    DataType::Bf16 => float::<I, Bf16>(op),
+                    DataType::F32 => float::<I, F32>(op),
+                    DataType::F64 => float::<I, F64>(op),
+                    DataType::F8E4M3 => float::<I, F8E4M3>(op),
+                    DataType::F8E5M2 => float::<I, F8E5M2>(op),
                 };
             }
         }
@@ -136,7 +139,7 @@ trait InstructionSet {
     fn kernel<R: Reduction>() -> Kernel;
 
     /// The kernels of f16, which has conversion instructions on some levels.
-    fn f16(op: RedOp) -> Kernel
+    fn f16(op: RedOp) -> Option<Kernel>
     where
         Self: Sized,
     {
@@ -144,23 +147,28 @@ trait InstructionSet {
     }
 }
 
-fn integer<I: InstructionSet, T: Integer>(op: RedOp) -> Kernel {
+fn integer<I: InstructionSet, T: Integer>(op: RedOp) -> Option<Kernel> {
     match op {
-        RedOp::Sum => I::kernel::<IntegerSum<T>>(),
-        RedOp::Prod => I::kernel::<IntegerProduct<T>>(),
-        RedOp::Max => I::kernel::<IntegerMaximum<T>>(),
-        RedOp::Min => I::kernel::<IntegerMinimum<T>>(),
-        RedOp::Avg => I::kernel::<IntegerMean<T>>(),
+        RedOp::Sum => Some(I::kernel::<IntegerSum<T>>()),
+        RedOp::Prod => Some(I::kernel::<IntegerProduct<T>>()),
+        RedOp::Max => Some(I::kernel::<IntegerMaximum<T>>()),
+        RedOp::Min => Some(I::kernel::<IntegerMinimum<T>>()),
+        RedOp::Avg => Some(I::kernel::<IntegerMean<T>>()),
+        RedOp::BitAnd => Some(I::kernel::<IntegerAnd<T>>()),
+        RedOp::BitOr => Some(I::kernel::<IntegerOr<T>>()),
+        RedOp::BitXor => Some(I::kernel::<IntegerXor<T>>()),
+        RedOp::PreMulSum => None,
     }
 }
 
-fn float<I: InstructionSet, F: Format>(op: RedOp) -> Kernel {
+fn float<I: InstructionSet, F: Format>(op: RedOp) -> Option<Kernel> {
     match op {
-        RedOp::Sum => I::kernel::<FloatSum<F>>(),
-        RedOp::Prod => I::kernel::<FloatProduct<F>>(),
-        RedOp::Max => I::kernel::<FloatMaximum<F>>(),
-        RedOp::Min => I::kernel::<FloatMinimum<F>>(),
-        RedOp::Avg => I::kernel::<FloatMean<F>>(),
+        RedOp::Sum => Some(I::kernel::<FloatSum<F>>()),
+        RedOp::Prod => Some(I::kernel::<FloatProduct<F>>()),
+        RedOp::Max => Some(I::kernel::<FloatMaximum<F>>()),
+        RedOp::Min => Some(I::kernel::<FloatMinimum<F>>()),
+        RedOp::Avg => Some(I::kernel::<FloatMean<F>>()),
+        RedOp::BitAnd | RedOp::BitOr | RedOp::BitXor | RedOp::PreMulSum => None,
     }
 }
 
@@ -191,12 +199,12 @@ mod x86 {
     use crate::f16c::{Converted, Lanes};
 
     /// The kernels of f16 that convert on registers `L`. Minimum and maximum convert nothing.
-    fn f16<I: InstructionSet, L: Lanes>(op: RedOp) -> Kernel {
+    fn f16<I: InstructionSet, L: Lanes>(op: RedOp) -> Option<Kernel> {
         match op {
-            RedOp::Sum => I::kernel::<Converted<L, FloatSum<F16>>>(),
-            RedOp::Prod => I::kernel::<Converted<L, FloatProduct<F16>>>(),
-            RedOp::Avg => I::kernel::<Converted<L, FloatMean<F16>>>(),
-            RedOp::Max | RedOp::Min => float::<I, F16>(op),
+            RedOp::Sum => Some(I::kernel::<Converted<L, FloatSum<F16>>>()),
+            RedOp::Prod => Some(I::kernel::<Converted<L, FloatProduct<F16>>>()),
+            RedOp::Avg => Some(I::kernel::<Converted<L, FloatMean<F16>>>()),
+            _ => float::<I, F16>(op),
         }
     }
 
@@ -215,7 +223,7 @@ mod x86 {
             kernel::<R>
         }
 
-        fn f16(op: RedOp) -> Kernel {
+        fn f16(op: RedOp) -> Option<Kernel> {
             f16::<Self, __m256>(op)
         }
     }
@@ -235,7 +243,7 @@ mod x86 {
             kernel::<R>
         }
 
-        fn f16(op: RedOp) -> Kernel {
+        fn f16(op: RedOp) -> Option<Kernel> {
             f16::<Self, __m512>(op)
         }
     }

@@ -10,8 +10,8 @@
 //!   set plays a part: no fused multiply-add, no reordering of sources. Ranks that reduce the same
 //!   sources in the same order get the same bits. (The floating-point environment must be the
 //!   default one: round to nearest even, no flushing of subnormals.)
-//! * **Integers** wrap on sum and product.
-//! * **f16 and bf16** sums and products are accumulated in f32 over all sources and rounded once,
+//! * **Integers** wrap on sum and product. **Bitwise** operations are for integers only.
+//! * **f16, bf16 and both 8-bit floats**: sums and products are accumulated in f32 over all sources and rounded once,
 //!   to nearest even. So bf16 {256, 1, 1} gives 258, and f16 {2048, 1, 1, 1} gives 2052 (2051
 //!   rounded once), where rounding at each step would have lost every 1.
 //! * **f32 and f64** sums and products are computed in their own type.
@@ -31,7 +31,12 @@
 //!   * Both hold only if all contributions are reduced in one call: a partial sum that wrapped or
 //!     overflowed before it came here cannot be mended.
 //! * **One source** with nothing to divide is copied bit by bit, NaN payloads included.
-//! * **8-bit floats** are not reduced yet: [`supports`] says so and [`reduce`] refuses.
+//! * **8-bit floats** that overflow follow the conversions of the OCP document ("OFP8", revision 1.0)
+//!   without saturation, as in `PyTorch` and `ml_dtypes`: E5M2 becomes infinity from 61440 on; E4M3,
+//!   which has none, becomes NaN above 464. (NCCL saturates: it gives the largest value, with
+//!   which nothing shows that a sum overflowed.) The NaN of E4M3 is 0x7F, that of E5M2 0x7E.
+//! * **Scaling** ([`scale`]) multiplies as a product of two sources does, so the product is rounded to
+//!   the element type; integers wrap.
 //!
 //! # Speed
 //!
@@ -54,6 +59,8 @@ mod level;
 pub mod reference;
 
 use core::fmt;
+use core::mem::MaybeUninit;
+use core::ptr;
 
 use iccl_plugin_api::{DataType, RedOp};
 
@@ -85,8 +92,10 @@ pub struct Unsupported {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {
-    /// No kernel reduces this element type.
-    ElementType,
+    /// Bitwise operations are for integers.
+    BitsOfFloats,
+    /// A pre-multiplied sum was given as an operation instead of [`scale`] and a sum.
+    ScalingAsOperation,
     /// AVG was given as an operation instead of sum and [`Finish::DivideByRanks`].
     AverageAsOperation,
     /// [`Finish::DivideByRanks`] was given with another operation than sum.
@@ -100,8 +109,9 @@ impl fmt::Display for Unsupported {
         let Self { dtype, op, reason } = self;
         write!(f, "cannot reduce {dtype} with {op} on the host: ")?;
         match reason {
-            Reason::ElementType => {
-                write!(f, "elements of type {dtype} can be moved but not reduced")
+            Reason::BitsOfFloats => f.write_str("bitwise operations are for integers"),
+            Reason::ScalingAsOperation => {
+                f.write_str("premulsum is a sum of contributions that were scaled before")
             }
             Reason::AverageAsOperation => {
                 f.write_str("avg is a sum divided by the ranks at its end")
@@ -114,10 +124,11 @@ impl fmt::Display for Unsupported {
 
 impl core::error::Error for Unsupported {}
 
-/// Whether elements of this type can be reduced with this operation. [`RedOp::Avg`] stands for a
-/// sum with [`Finish::DivideByRanks`].
+/// Whether elements of this type can be reduced with this operation: all but bits of floats.
+/// [`RedOp::Avg`] stands for a sum with [`Finish::DivideByRanks`], [`RedOp::PreMulSum`] for [`scale`] and a
+/// sum.
 pub fn supports(dtype: DataType, op: RedOp) -> bool {
-    level::table(Level::best()).kernel(dtype, op).is_some()
+    dtype.is_integer() || !op.is_bitwise()
 }
 
 /// Reduces `sources` element by element, in the order of the slice, into `destination`.
@@ -175,7 +186,7 @@ pub unsafe fn reduce_at(
     let kernel = level::table(level).kernel(dtype, column).ok_or(Unsupported {
         dtype,
         op,
-        reason: Reason::ElementType,
+        reason: Reason::BitsOfFloats,
     })?;
     assert!(!sources.is_empty(), "a reduction needs at least one source");
     if count == 0 {
@@ -184,7 +195,7 @@ pub unsafe fn reduce_at(
     if sources.len() == 1 && ranks == 1 {
         // SAFETY: Both are valid for this many bytes by the caller's contract; `copy` allows equal
         // pointers.
-        unsafe { core::ptr::copy(sources[0], destination, count * dtype.size_bytes()) };
+        unsafe { ptr::copy(sources[0], destination, count * dtype.size_bytes()) };
         return Ok(());
     }
     // SAFETY: The caller's contract is the kernel's; `table` asserted that the processor has the
@@ -193,11 +204,74 @@ pub unsafe fn reduce_at(
     Ok(())
 }
 
+/// Multiplies each element of `source` by one scalar of the same type and rounds the product to it:
+/// `destination[i] = source[i] · scalar`. Integers wrap.
+///
+/// # Safety
+///
+/// `source` must be readable and `destination` writable for `count` elements of `dtype`, `scalar` readable
+/// for one, and nobody else may write to what is read or touch `destination` during the call.
+/// `destination` may be exactly equal to `source`; any other overlap is forbidden. The pointers need
+/// not be aligned. If `count` is 0 they may be anything, null included.
+pub unsafe fn scale(
+    dtype: DataType,
+    destination: *mut u8,
+    source: *const u8,
+    scalar: *const u8,
+    count: usize,
+) {
+    // SAFETY: The contract is the same, and the best level is available.
+    unsafe { scale_at(Level::best(), dtype, destination, source, scalar, count) }
+}
+
+/// [`scale`] with the kernels of one level, so that tests and benchmarks can compare them.
+///
+/// # Panics
+///
+/// If this processor does not have the level.
+///
+/// # Safety
+///
+/// As [`scale`].
+#[doc(hidden)]
+pub unsafe fn scale_at(
+    level: Level,
+    dtype: DataType,
+    destination: *mut u8,
+    source: *const u8,
+    scalar: *const u8,
+    count: usize,
+) {
+    let kernel = level::table(level)
+        .kernel(dtype, RedOp::Prod)
+        .unwrap_or_else(|| unreachable!("every element type has a product"));
+    // The second source of the product: one block's worth of scalars, which stays in the cache.
+    let mut scalars = MaybeUninit::<[u64; blocks::BLOCK_ELEMENTS]>::uninit();
+    let scalars = scalars.as_mut_ptr().cast::<u8>();
+    let size = dtype.size_bytes();
+    for index in 0..count.min(blocks::BLOCK_ELEMENTS) {
+        // SAFETY: The index is within the block, whose elements are at least as large; the caller
+        // vouches for the scalar.
+        unsafe { ptr::copy_nonoverlapping(scalar, scalars.add(index * size), size) };
+    }
+    for first in (0..count).step_by(blocks::BLOCK_ELEMENTS) {
+        let count = blocks::BLOCK_ELEMENTS.min(count - first);
+        // SAFETY: The elements from `first` are within what the caller vouches for, as many scalars are
+        // initialised, and `table` asserted that the processor has the level.
+        unsafe {
+            let sources = [source.add(first * size), scalars.cast_const()];
+            let destination = destination.add(first * size);
+            kernel(&Job { destination, sources: &sources, count, ranks: 1 });
+        }
+    }
+}
+
 /// The column of the kernel table and the divisor (1 where nothing is divided).
 fn check(dtype: DataType, op: RedOp, finish: Finish) -> Result<(RedOp, u32), Unsupported> {
     let refuse = |reason| Err(Unsupported { dtype, op, reason });
     match (op, finish) {
         (RedOp::Avg, _) => refuse(Reason::AverageAsOperation),
+        (RedOp::PreMulSum, _) => refuse(Reason::ScalingAsOperation),
         (_, Finish::None) => Ok((op, 1)),
         (_, Finish::DivideByRanks(0)) => refuse(Reason::DivisionByZeroRanks),
         (RedOp::Sum, Finish::DivideByRanks(ranks)) => Ok((RedOp::Avg, ranks)),

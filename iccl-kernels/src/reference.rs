@@ -28,10 +28,9 @@ pub unsafe fn reduce(
     count: usize,
 ) -> Result<(), Unsupported> {
     crate::check(dtype, op, finish)?;
-    if !dtype.is_integer()
-        && !matches!(dtype, DataType::F16 | DataType::Bf16 | DataType::F32 | DataType::F64)
-    {
-        return Err(Unsupported { dtype, op, reason: crate::Reason::ElementType });
+    let is_bitwise = [RedOp::BitAnd, RedOp::BitOr, RedOp::BitXor].contains(&op);
+    if is_bitwise && !dtype.is_integer() {
+        return Err(Unsupported { dtype, op, reason: crate::Reason::BitsOfFloats });
     }
     assert!(!sources.is_empty(), "a reduction needs at least one source");
     let ranks = match finish {
@@ -59,6 +58,35 @@ pub unsafe fn reduce(
         }
     }
     Ok(())
+}
+
+/// [`crate::scale`] by the oracle.
+///
+/// # Safety
+///
+/// As [`crate::scale`].
+pub unsafe fn scale(
+    dtype: DataType,
+    destination: *mut u8,
+    source: *const u8,
+    scalar: *const u8,
+    count: usize,
+) {
+    let size = dtype.size_bytes();
+    let read = |element: *const u8| {
+        let mut bytes = [0; 8];
+        // SAFETY: The caller vouches for the elements of the source and for the scalar.
+        bytes[..size].copy_from_slice(unsafe { core::slice::from_raw_parts(element, size) });
+        u64::from_le_bytes(bytes)
+    };
+    for index in 0..count {
+        let factors = [read(source.wrapping_add(index * size)), read(scalar)];
+        let product = element(dtype, RedOp::Prod, None, &factors).to_le_bytes();
+        // SAFETY: The caller vouches for `count` elements of the destination.
+        unsafe {
+            core::ptr::copy_nonoverlapping(product.as_ptr(), destination.add(index * size), size);
+        }
+    }
 }
 
 /// One element: the bits of each contribution to the bits of the result.
@@ -96,7 +124,80 @@ fn element(dtype: DataType, op: RedOp, ranks: Option<u32>, contributions: &[u64]
             let result = double(op, ranks, &values(contributions, f64::from_bits));
             if result.is_nan() { 0x7FF8_0000_0000_0000 } else { result.to_bits() }
         }
-        DataType::F8E4M3 | DataType::F8E5M2 => unreachable!("refused before"),
+        DataType::F8E4M3 => {
+            let value = |bits| Small::E4M3.value(bits);
+            u64::from(Small::E4M3.nearest(single(op, ranks, &values(contributions, value))))
+        }
+        DataType::F8E5M2 => {
+            let value = |bits| Small::E5M2.value(bits);
+            u64::from(Small::E5M2.nearest(single(op, ranks, &values(contributions, value))))
+        }
+    }
+}
+
+/// An 8-bit float, by the table of the OCP document.
+struct Small {
+    exponent_bits: u32,
+    mantissa_bits: u32,
+    /// The largest finite magnitude.
+    largest: u8,
+    /// What is too large, by its sign.
+    beyond: [u8; 2],
+    nan: u8,
+}
+
+impl Small {
+    const E4M3: Self =
+        Self { exponent_bits: 4, mantissa_bits: 3, largest: 0x7E, beyond: [0x7F; 2], nan: 0x7F };
+    const E5M2: Self =
+        Self { exponent_bits: 5, mantissa_bits: 2, largest: 0x7B, beyond: [0x7C, 0xFC], nan: 0x7E };
+
+    fn value(&self, bits: u64) -> f64 {
+        let magnitude = bits as u8 & 0x7F;
+        let value = if magnitude <= self.largest {
+            self.finite(magnitude)
+        } else if magnitude == self.beyond[0] && self.beyond[0] != self.nan {
+            f64::INFINITY
+        } else {
+            f64::NAN
+        };
+        if bits & 0x80 == 0 { value } else { -value }
+    }
+
+    /// The formula, which the code above the largest one follows too when it comes to rounding.
+    fn finite(&self, magnitude: u8) -> f64 {
+        let bias = (1 << (self.exponent_bits - 1)) - 1;
+        let exponent = i32::from(magnitude >> self.mantissa_bits);
+        let steps = f64::from(1 << self.mantissa_bits);
+        let fraction = f64::from(magnitude % (1 << self.mantissa_bits)) / steps;
+        match exponent {
+            0 => fraction * 2.0_f64.powi(1 - bias),
+            _ => (1.0 + fraction) * 2.0_f64.powi(exponent - bias),
+        }
+    }
+
+    /// The nearest code, found by looking at all of them; of two as near, the even one.
+    fn nearest(&self, value: f32) -> u8 {
+        if value.is_nan() {
+            return self.nan;
+        }
+        let magnitude = f64::from(value.abs());
+        let distance = |code: &u8| (self.finite(*code) - magnitude).abs();
+        let mut best = 0;
+        for code in 1..=self.largest + 1 {
+            let closer = distance(&code) < distance(&best);
+            let as_close = distance(&code) <= distance(&best);
+            if closer || (as_close && code % 2 == 0) {
+                best = code;
+            }
+        }
+        let is_negative = value.is_sign_negative();
+        // So far out, all are equally far as f64 counts.
+        let is_beyond = magnitude >= self.finite(self.largest + 1);
+        if best > self.largest || is_beyond {
+            return self.beyond[usize::from(is_negative)];
+        }
+        if is_negative { best | 0x80 } else { best }
     }
 }
 
@@ -118,7 +219,10 @@ fn integer(
         RedOp::Prod => values.fold(1, |product, value| i128::from((product * value) as i64)),
         RedOp::Max => values.max().unwrap_or_default(),
         RedOp::Min => values.min().unwrap_or_default(),
-        RedOp::Avg => unreachable!("refused before"),
+        RedOp::BitAnd => values.fold(-1, |bits, value| bits & value),
+        RedOp::BitOr => values.fold(0, |bits, value| bits | value),
+        RedOp::BitXor => values.fold(0, |bits, value| bits ^ value),
+        RedOp::Avg | RedOp::PreMulSum => unreachable!("refused before"),
     };
     exact as u64
 }
@@ -143,7 +247,7 @@ fn single(op: RedOp, ranks: Option<u32>, values: &[f64]) -> f32 {
         }
         RedOp::Prod => fold(|product, value| product * value),
         RedOp::Max | RedOp::Min => extreme(op, values) as f32,
-        RedOp::Avg => unreachable!("refused before"),
+        _ => unreachable!("refused before"),
     }
 }
 
@@ -170,7 +274,7 @@ fn double(op: RedOp, ranks: Option<u32>, values: &[f64]) -> f64 {
         }
         RedOp::Prod => fold(|product, value| product * value),
         RedOp::Max | RedOp::Min => extreme(op, values),
-        RedOp::Avg => unreachable!("refused before"),
+        _ => unreachable!("refused before"),
     }
 }
 

@@ -135,8 +135,9 @@ impl DataType {
 }
 
 numbered! {
-    /// What a reduction does with the contributions of the ranks. Numbers are NCCL's
-    /// (`ncclRedOp_t`).
+    /// What a reduction does with the contributions of the ranks. Numbers 0 to 4 are NCCL's
+    /// (`ncclRedOp_t`); NCCL has no bitwise operations, and makes a number for each scalar of a
+    /// pre-multiplied sum.
     RedOp: u32 {
         /// Sum. Integers wrap.
         Sum = 0, "sum";
@@ -149,10 +150,24 @@ numbered! {
         /// Arithmetic mean over ranks: the sum in a wider form, divided once by the number of
         /// ranks. Integers truncate towards zero.
         Avg = 4, "avg";
+        /// Bitwise and, of integers.
+        BitAnd = 5, "band";
+        /// Bitwise or, of integers.
+        BitOr = 6, "bor";
+        /// Bitwise exclusive or, of integers.
+        BitXor = 7, "bxor";
+        /// Sum of contributions that each rank multiplies by a scalar of its own first; the product
+        /// is rounded to the element type.
+        PreMulSum = 8, "premulsum";
     }
 }
 
 impl RedOp {
+    /// Whether the operation works on bits, and so on integers only.
+    pub const fn is_bitwise(self) -> bool {
+        matches!(self, Self::BitAnd | Self::BitOr | Self::BitXor)
+    }
+
     /// The bit that stands for this operation in a capability mask.
     pub const fn mask(self) -> u32 {
         1 << self.code()

@@ -1,8 +1,8 @@
 //! Cases with answers that were worked out by hand: the mistakes that others have shipped.
 
-use crate::common::{mean, mean_of_one, reduced, reduced_one};
+use crate::common::{mean, mean_of_one, reduced, reduced_bits, reduced_one};
 use half::{bf16, f16};
-use iccl_kernels::{Finish, Reason, reduce, supports};
+use iccl_kernels::{Finish, Reason, reduce, scale, supports};
 use iccl_plugin_api::{DataType, RedOp};
 
 const NONE: Finish = Finish::None;
@@ -230,33 +230,126 @@ fn what_has_no_meaning_is_refused_and_nothing_is_written() {
         assert_eq!(destination, [7; 16]);
         result.expect_err("a refusal")
     };
-    for dtype in [DataType::F8E4M3, DataType::F8E5M2] {
-        for &op in RedOp::ALL {
-            assert!(!supports(dtype, op));
-        }
-        let refusal = refused(dtype, RedOp::Sum, NONE);
-        assert_eq!(
-            (refusal.dtype, refusal.op, refusal.reason),
-            (dtype, RedOp::Sum, Reason::ElementType)
-        );
-    }
-    let message = refused(DataType::F8E4M3, RedOp::Sum, NONE).to_string();
+    let message = refused(DataType::F8E4M3, RedOp::BitOr, NONE).to_string();
     assert_eq!(
         message,
-        "cannot reduce f8e4m3 with sum on the host: elements of type f8e4m3 can be moved but not reduced"
+        "cannot reduce f8e4m3 with bor on the host: bitwise operations are for integers"
     );
     let reason = |op, finish| refused(DataType::F32, op, finish).reason;
     assert_eq!(reason(RedOp::Avg, NONE), Reason::AverageAsOperation);
+    assert_eq!(reason(RedOp::PreMulSum, NONE), Reason::ScalingAsOperation);
+    for op in [RedOp::BitAnd, RedOp::BitOr, RedOp::BitXor] {
+        assert_eq!(reason(op, NONE), Reason::BitsOfFloats);
+        assert_eq!(reason(op, Finish::DivideByRanks(2)), Reason::DivisionOfOtherThanSum);
+    }
     assert_eq!(reason(RedOp::Max, Finish::DivideByRanks(2)), Reason::DivisionOfOtherThanSum);
     assert_eq!(reason(RedOp::Sum, Finish::DivideByRanks(0)), Reason::DivisionByZeroRanks);
 }
 
 #[test]
-fn every_other_type_supports_every_operation() {
+fn every_type_supports_every_operation_but_bits_of_floats() {
     for &dtype in DataType::ALL {
+        let is_float = !dtype.is_integer();
         for &op in RedOp::ALL {
-            let eight_bit = matches!(dtype, DataType::F8E4M3 | DataType::F8E5M2);
-            assert_eq!(supports(dtype, op), !eight_bit, "{dtype} {op}");
+            let of_bits = [RedOp::BitAnd, RedOp::BitOr, RedOp::BitXor].contains(&op);
+            assert_eq!(supports(dtype, op), !(is_float && of_bits), "{dtype} {op}");
+            let (as_asked, finish) = match op {
+                RedOp::Avg => (RedOp::Sum, Finish::DivideByRanks(2)),
+                RedOp::PreMulSum => (RedOp::Sum, NONE),
+                other => (other, NONE),
+            };
+            let source = [1_u8; 16];
+            let mut destination = [7_u8; 16];
+            let (to, from) = (destination.as_mut_ptr(), source.as_ptr());
+            // SAFETY: Two elements of at most 8 bytes.
+            let done = unsafe { reduce(dtype, as_asked, finish, to, &[from; 2], 2) }.is_ok();
+            assert_eq!(done, supports(dtype, op), "{dtype} {op}");
         }
     }
+}
+
+/// E4M3 as a bit pattern: 0x38 is 1, 0x40 is 2, 0x7E is 448, 0x7F is NaN, 0x01 is 2^-9.
+#[test]
+fn sums_of_e4m3_are_rounded_once_and_become_nan_beyond_464() {
+    let sum = |codes: &[u8]| reduced_bits(DataType::F8E4M3, RedOp::Sum, NONE, codes);
+    // 16 + 1: the tie between 16 and 18 goes to the even 16; three of them are 18, exactly.
+    assert_eq!(sum(&[0x58, 0x38]), 0x58);
+    assert_eq!(sum(&[0x58, 0x38, 0x38]), 0x59);
+    // 448 + 16 = 464 is the last that rounds to 448; with 2^-9 more it is beyond.
+    assert_eq!(sum(&[0x7E, 0x58]), 0x7E);
+    assert_eq!(sum(&[0x7E, 0x58, 0x01]), 0x7F);
+    assert_eq!(sum(&[0xFE, 0xD8, 0x81]), 0x7F);
+    // Beyond in between, back within at the end.
+    assert_eq!(sum(&[0x7E, 0x7E, 0xFE]), 0x7E);
+    let mean = |codes: &[u8]| {
+        let finish = Finish::DivideByRanks(codes.len() as u32);
+        reduced_bits(DataType::F8E4M3, RedOp::Sum, finish, codes)
+    };
+    assert_eq!(mean(&[0x7E; 1000]), 0x7E);
+    assert_eq!(mean(&[0x38, 0x40]), 0x3C);
+}
+
+/// E5M2 as a bit pattern: 0x3C is 1, 0x7B is 57344, 0x7C is infinity, 0x7E is NaN.
+#[test]
+fn sums_of_e5m2_become_infinite_from_61440_on() {
+    let sum = |codes: &[u8]| reduced_bits(DataType::F8E5M2, RedOp::Sum, NONE, codes);
+    assert_eq!(sum(&[0x7B, 0x6C]), 0x7C); // 57344 + 4096
+    assert_eq!(sum(&[0xFB, 0xEC]), 0xFC);
+    assert_eq!(sum(&[0x7B, 0x6B]), 0x7B); // 57344 + 3584
+    assert_eq!(sum(&[0x7C, 0xFC]), 0x7E);
+    assert_eq!(sum(&[0x7C, 0x3C]), 0x7C);
+    // 8 + 1 = 9 is the tie between 8 and 10; two ones are 10, exactly.
+    assert_eq!(sum(&[0x48, 0x3C]), 0x48);
+    assert_eq!(sum(&[0x48, 0x3C, 0x3C]), 0x49);
+    let mean = reduced_bits(DataType::F8E5M2, RedOp::Sum, Finish::DivideByRanks(3), &[0x7B; 3]);
+    assert_eq!(mean, 0x7B);
+}
+
+#[test]
+fn b009_8_bit_floats_with_nan_and_signed_zero_in_all_24_placements() {
+    for (dtype, nans, nan) in [
+        (DataType::F8E4M3, &[0x7F, 0xFF][..], 0x7F),
+        (DataType::F8E5M2, &[0x7D, 0x7E, 0x7F, 0xFD, 0xFF][..], 0x7E),
+    ] {
+        for op in [RedOp::Min, RedOp::Max, RedOp::Sum, RedOp::Prod] {
+            for &contributed in nans {
+                for ranks in placements([0x38, contributed, 0xB8, 0x7B]) {
+                    assert_eq!(reduced_bits(dtype, op, NONE, &ranks), nan, "{dtype} {op}");
+                }
+            }
+        }
+        for ranks in placements([0x00, 0x80, 0x00, 0x80]) {
+            assert_eq!(reduced_bits(dtype, RedOp::Min, NONE, &ranks), 0x80);
+            assert_eq!(reduced_bits(dtype, RedOp::Max, NONE, &ranks), 0x00);
+        }
+    }
+    assert_eq!(reduced_bits(DataType::F8E5M2, RedOp::Max, NONE, &[0xFC, 0x7C, 0x7B]), 0x7C);
+    assert_eq!(reduced_bits(DataType::F8E4M3, RedOp::Min, NONE, &[0xFE, 0x7E, 0x81]), 0xFE);
+}
+
+#[test]
+fn bits_of_integers_are_combined() {
+    assert_eq!(reduced_one(RedOp::BitAnd, NONE, &[0b1110_u8, 0b0111, 0b0110]), 0b0110);
+    assert_eq!(reduced_one(RedOp::BitOr, NONE, &[1_i64 << 63, 1, 0]), i64::MIN | 1);
+    assert_eq!(reduced_one(RedOp::BitXor, NONE, &[-1_i32, 1, 1]), -1);
+    assert_eq!(reduced_one(RedOp::BitXor, NONE, &[u16::MAX, 0xFF]), 0xFF00);
+}
+
+#[test]
+fn b034_products_with_a_scalar_are_rounded_to_the_type() {
+    let scaled = |dtype: DataType, element: u64, scalar: u64| {
+        let (element, scalar) = (element.to_le_bytes(), scalar.to_le_bytes());
+        let mut product = [0_u8; 8];
+        // SAFETY: One element of at most 8 bytes.
+        unsafe { scale(dtype, product.as_mut_ptr(), element.as_ptr(), scalar.as_ptr(), 1) };
+        u64::from_le_bytes(product)
+    };
+    let f16 = |value: f32| u64::from(f16::from_f32(value).to_bits());
+    assert_eq!(scaled(DataType::F16, f16(2.0), f16(0.5)), f16(1.0));
+    // 2049 has no f16: 683 · 3 is a tie, and goes to the even 2048.
+    assert_eq!(scaled(DataType::F16, f16(683.0), f16(3.0)), f16(2048.0));
+    assert_eq!(scaled(DataType::F16, f16(65504.0), f16(2.0)), f16(f32::INFINITY));
+    assert_eq!(scaled(DataType::F8E4M3, 0x7E, 0x40), 0x7F);
+    assert_eq!(scaled(DataType::I8, 100, 3), 300 & 0xFF);
+    assert_eq!(scaled(DataType::U64, u64::MAX, 2), u64::MAX - 1);
 }

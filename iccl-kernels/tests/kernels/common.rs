@@ -101,3 +101,9 @@ pub(crate) fn mean<T: Element>(ranks: &[&[T]]) -> Vec<T> {
 pub(crate) fn mean_of_one<T: Element>(contributions: &[T]) -> T {
     reduced_one(RedOp::Sum, Finish::DivideByRanks(contributions.len() as u32), contributions)
 }
+
+/// One element per rank of a type of 8 bits, as bit patterns.
+pub(crate) fn reduced_bits(dtype: DataType, op: RedOp, finish: Finish, contributions: &[u8]) -> u8 {
+    let sources: Vec<Vec<u8>> = contributions.iter().map(|&bits| vec![bits]).collect();
+    agreed(dtype, op, finish, &sources)[0]
+}

@@ -1,26 +1,33 @@
 //! Every kernel of every level against the oracle, bit for bit, over random and nasty inputs.
 
-use iccl_kernels::{Finish, Level, reduce_at, reference};
+use iccl_kernels::{Finish, Level, reduce_at, reference, scale_at};
 use iccl_plugin_api::{DataType, RedOp};
 use proptest::prelude::*;
 use proptest::sample::select;
 
 use crate::common::agreed;
 
-/// Every reduction there is: AVG as a sum that is divided.
-fn reductions() -> Vec<(RedOp, bool)> {
-    vec![
+/// Every reduction of a type: AVG as a sum that is divided.
+fn reductions(dtype: DataType) -> Vec<(RedOp, bool)> {
+    let mut all = vec![
         (RedOp::Sum, false),
         (RedOp::Prod, false),
         (RedOp::Min, false),
         (RedOp::Max, false),
         (RedOp::Sum, true),
-    ]
+    ];
+    if dtype.is_integer() {
+        all.extend([(RedOp::BitAnd, false), (RedOp::BitOr, false), (RedOp::BitXor, false)]);
+    }
+    all
 }
 
-fn reducible() -> Vec<DataType> {
-    let eight_bit = [DataType::F8E4M3, DataType::F8E5M2];
-    DataType::ALL.iter().copied().filter(|dtype| !eight_bit.contains(dtype)).collect()
+/// Any type with any reduction of it.
+fn any_reduction() -> impl Strategy<Value = (DataType, (RedOp, bool))> {
+    let all = DataType::ALL
+        .iter()
+        .flat_map(|&dtype| reductions(dtype).into_iter().map(move |one| (dtype, one)));
+    select(all.collect::<Vec<_>>())
 }
 
 fn finish(divided: bool, ranks: usize) -> Finish {
@@ -37,6 +44,8 @@ fn element(dtype: DataType, random: u64) -> u64 {
         DataType::Bf16 => (8, 7),
         DataType::F32 => (8, 23),
         DataType::F64 => (11, 52),
+        DataType::F8E4M3 => (4, 3),
+        DataType::F8E5M2 => (5, 2),
         _ => {
             let bits = 8 * dtype.size_bytes() as u32;
             return match pick {
@@ -138,8 +147,7 @@ proptest! {
 
     #[test]
     fn every_level_gives_the_bits_of_the_oracle(
-        dtype in select(reducible()),
-        (op, divided) in select(reductions()),
+        (dtype, (op, divided)) in any_reduction(),
         count in counts(),
         seeds in prop::collection::vec(any::<u64>(), 1..=9),
         extra_ranks in prop_oneof![3 => Just(0_usize), 1 => 1_usize..9],
@@ -151,8 +159,7 @@ proptest! {
 
     #[test]
     fn alignment_and_working_in_place_change_nothing(
-        dtype in select(reducible()),
-        (op, divided) in select(reductions()),
+        (dtype, (op, divided)) in any_reduction(),
         count in counts(),
         seeds in prop::collection::vec(any::<u64>(), 1..=9),
         offsets in prop::collection::vec(0_usize..64, 10),
@@ -181,8 +188,41 @@ proptest! {
     }
 
     #[test]
+    fn scaling_gives_the_bits_of_the_oracle_at_every_level(
+        dtype in select(DataType::ALL),
+        count in counts(),
+        (seed, scalar) in (any::<u64>(), any::<u64>()),
+        offset in 0_usize..64,
+        in_place in any::<bool>(),
+    ) {
+        let source = buffer(dtype, seed, count);
+        let scalar = buffer(dtype, scalar, 1);
+        let mut expected = vec![0_u8; source.len()];
+        // SAFETY: Both have `count` elements, and the scalar is one.
+        unsafe {
+            reference::scale(
+                dtype, expected.as_mut_ptr(), source.as_ptr(), scalar.as_ptr(), count,
+            );
+        }
+        for &level in Level::available() {
+            const GUARD: u8 = 0xC3;
+            let mut found = vec![GUARD; offset + source.len() + 64];
+            found[offset..offset + source.len()].copy_from_slice(&source);
+            let target = found[offset..].as_mut_ptr();
+            let from = if in_place { target.cast_const() } else { source.as_ptr() };
+            // SAFETY: As above; the source is the destination or a buffer of its own.
+            unsafe { scale_at(level, dtype, target, from, scalar.as_ptr(), count) };
+            prop_assert!(
+                found[offset..offset + source.len()] == expected, "{} {dtype}", level.name()
+            );
+            prop_assert!(found[..offset].iter().all(|&byte| byte == GUARD));
+            prop_assert!(found[offset + source.len()..].iter().all(|&byte| byte == GUARD));
+        }
+    }
+
+    #[test]
     fn minimum_and_maximum_do_not_depend_on_the_order_of_sources(
-        dtype in select(reducible()),
+        dtype in select(DataType::ALL),
         op in select(vec![RedOp::Min, RedOp::Max]),
         sources in prop::collection::vec(any::<u64>(), 2..=6)
             .prop_map(|mut seeds| { seeds.dedup(); seeds }),
@@ -204,8 +244,8 @@ proptest! {
 /// Proptest draws the combinations at random; this leaves none out.
 #[test]
 fn every_type_operation_and_number_of_sources_around_every_width() {
-    for dtype in reducible() {
-        for (op, divided) in reductions() {
+    for dtype in DataType::ALL.iter().copied() {
+        for (op, divided) in reductions(dtype) {
             for number in [1, 2, 3, 4, 5, 6, 7, 8, 9, 17] {
                 for count in [1, 15, 16, 17, 31, 33, 65, 130] {
                     let sources: Vec<Vec<u8>> = (0..number)
@@ -220,10 +260,27 @@ fn every_type_operation_and_number_of_sources_around_every_width() {
 
 #[test]
 fn a_thousand_sources() {
-    for dtype in reducible() {
-        for (op, divided) in reductions() {
+    for dtype in DataType::ALL.iter().copied() {
+        for (op, divided) in reductions(dtype) {
             let sources: Vec<Vec<u8>> = (0..1025).map(|seed| buffer(dtype, seed, 5)).collect();
             agreed(dtype, op, finish(divided, 1025), &sources);
+        }
+    }
+}
+
+/// All pairs of 8-bit floats, and so every sum, product and mean of two; a third source takes the result
+/// out of the range of pairs.
+#[test]
+fn every_pair_of_8_bit_floats() {
+    let first: Vec<u8> = (0..=u16::MAX).map(|pair| pair as u8).collect();
+    let second: Vec<u8> = (0..=u16::MAX).map(|pair| (pair >> 8) as u8).collect();
+    for dtype in [DataType::F8E4M3, DataType::F8E5M2] {
+        for (op, divided) in reductions(dtype) {
+            agreed(dtype, op, finish(divided, 2), &[first.clone(), second.clone()]);
+            for third in [0x38, 0x81, 0x7B, 0x7E] {
+                let sources = [first.clone(), second.clone(), vec![third; first.len()]];
+                agreed(dtype, op, finish(divided, 3), &sources);
+            }
         }
     }
 }
@@ -234,7 +291,7 @@ fn every_value_of_a_16_bit_float_against_chosen_partners() {
     let all: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
     let partners: [u16; 7] = [0x8000, 0x8001, 0x3C00, 0xBF81, 0x7BFF, 0x7F7F, 0xFC01];
     for dtype in [DataType::F16, DataType::Bf16] {
-        for (op, divided) in reductions() {
+        for (op, divided) in reductions(dtype) {
             for partner in partners {
                 let partner = partner.to_le_bytes().repeat(1 << 16);
                 let finish = finish(divided, 2);
