@@ -36,7 +36,9 @@ fn source(dtype: DataType, bytes: usize) -> Vec<u8> {
     };
     let low_bits = if one < 0x100 && one > 0 { 0x03 } else { 0x7F };
     (0..(bytes / dtype.size_bytes()) as u64)
-        .flat_map(|index| (one | (index & low_bits)).to_le_bytes().into_iter().take(dtype.size_bytes()))
+        .flat_map(|index| {
+            (one | (index & low_bits)).to_le_bytes().into_iter().take(dtype.size_bytes())
+        })
         .collect()
 }
 

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use iccl_plugin_api::{Collective, DataType, RedOp};
 
+use super::buffer::Buffer;
+use super::device::Device;
 use super::own_messages;
 use super::reduction::Reduction;
 use crate::engine::Program;
@@ -156,6 +158,25 @@ impl Operand {
 
     pub(super) fn raw(pointer: *mut c_void) -> Self {
         Self { pointer, bytes: None, keep: None }
+    }
+
+    /// A buffer, which must be of this device.
+    pub(super) fn buffer(buffer: &Buffer, device: &Device) -> Result<Self> {
+        if !Arc::ptr_eq(&buffer.device().inner, &device.inner) {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("the buffer is memory of {}, the rank's is {device}", buffer.device()),
+            ));
+        }
+        let keep: Arc<dyn Any + Send + Sync> = Arc::clone(&buffer.memory) as _;
+        Ok(Self { pointer: buffer.address(), bytes: Some(buffer.bytes()), keep: Some(keep) })
+    }
+
+    /// Bytes of its own, which are only read.
+    pub(super) fn value(value: [u8; 8]) -> Self {
+        let keep = Arc::new(value);
+        let pointer = Arc::as_ptr(&keep).cast_mut().cast();
+        Self { pointer, bytes: Some(value.len() as u64), keep: Some(keep) }
     }
 }
 

@@ -1,6 +1,5 @@
 //! Communicators: the ranks that compute together, and what they do.
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -236,8 +235,11 @@ impl Communicator {
         receive: Option<&Buffer>,
         stream: &Stream,
     ) -> Result<Handle> {
-        let operand =
-            |buffer| self.operand(buffer).map_err(|error| group::refuse(call.collective, error));
+        let operand = |buffer: Option<&Buffer>| {
+            buffer
+                .map_or(Ok(Operand::NONE), |buffer| Operand::buffer(buffer, &self.device))
+                .map_err(|error| group::refuse(call.collective, error))
+        };
         let operands = Operands {
             send: operand(send.filter(|_| call.uses_send(self.rank)))?,
             receive: operand(receive.filter(|_| call.uses_receive(self.rank)))?,
@@ -266,22 +268,6 @@ impl Communicator {
         };
         // SAFETY: the caller promises it.
         unsafe { self.call(call, operands, stream) }
-    }
-
-    fn operand(&self, buffer: Option<&Buffer>) -> Result<Operand> {
-        let Some(buffer) = buffer else { return Ok(Operand::NONE) };
-        if !Arc::ptr_eq(&buffer.device().inner, &self.device.inner) {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!(
-                    "the buffer is memory of {}, the rank's is {}",
-                    buffer.device(),
-                    self.device
-                ),
-            ));
-        }
-        let keep: Arc<dyn Any + Send + Sync> = Arc::clone(&buffer.memory) as _;
-        Ok(Operand { pointer: buffer.address(), bytes: Some(buffer.bytes()), keep: Some(keep) })
     }
 
     fn request(
@@ -334,6 +320,7 @@ impl Communicator {
                 format!("{request}: those are more bytes than memory can have"),
             ));
         }
+        let scalar = reduction.scalar(collective, dtype, &self.device)?;
         let program = self.program(&mut request)?;
         operands.check(&request, &program)?;
         let Operands { send, receive } = operands;
@@ -348,7 +335,8 @@ impl Communicator {
                 lane: if point_to_point { Lane::PointToPoint } else { Lane::Collective },
                 send: send.pointer.cast_const().cast(),
                 receive: receive.pointer.cast(),
-                keep: [send.keep, receive.keep].into_iter().flatten().collect(),
+                scalar: scalar.pointer.cast_const().cast(),
+                keep: [send.keep, receive.keep, scalar.keep].into_iter().flatten().collect(),
                 timeout: self.timeout_of(purpose),
                 ready: false,
                 on_complete: None,
@@ -388,7 +376,7 @@ impl Communicator {
                 ErrorKind::NotSupported,
                 format!("{collective}: {dtype} cannot be reduced with {op} on {}", self.device),
             )
-            .with_hint("8-bit floats can be moved, but not reduced"));
+            .with_hint("bitwise operations are for integers"));
         }
         Ok(())
     }

@@ -35,7 +35,7 @@ pub use device::Device;
 pub use element::Element;
 pub use group::{Group, group_depth, group_end, group_start};
 pub use handle::Handle;
-pub use reduction::Reduction;
+pub use reduction::{Reduction, Scalar};
 pub use runtime::{Pending, Runtime};
 pub use stream::{Hold, Stream};
 

@@ -29,6 +29,9 @@ pub struct OperationRequest {
     pub send: *const u8,
     /// The user's receive buffer; may be null if the schedule writes none of it.
     pub receive: *mut u8,
+    /// The scalar that this rank multiplies its contribution by: one element, read when the
+    /// operation has started. May be null if the schedule multiplies nothing.
+    pub scalar: *const u8,
     /// What keeps the buffers alive until the operation is over.
     pub keep: Vec<Arc<dyn Any + Send + Sync>>,
     /// How long the operation may take from the moment its stream reached it.
@@ -46,6 +49,7 @@ pub struct Operation {
     pub(super) lane: Lane,
     pub(super) send: *const u8,
     pub(super) receive: *mut u8,
+    pub(super) scalar: *const u8,
     pub(super) timeout: Duration,
     keep: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
     ready: AtomicBool,
@@ -81,6 +85,7 @@ impl Operation {
             lane: request.lane,
             send: request.send,
             receive: request.receive,
+            scalar: request.scalar,
             timeout: request.timeout,
             keep: Mutex::new(request.keep),
             ready: AtomicBool::new(request.ready),

@@ -229,7 +229,7 @@ impl State {
                 }
                 StepKind::GateSend { peer, round } => (peer, None, Kind::Gate, round, 0, true),
                 StepKind::GateRecv { peer, round } => (peer, None, Kind::Gate, round, 0, false),
-                StepKind::Copy { .. } | StepKind::Reduce { .. } => {
+                StepKind::Copy { .. } | StepKind::Reduce { .. } | StepKind::Scale { .. } => {
                     unreachable!("local work is in no queue")
                 }
             };
@@ -475,7 +475,7 @@ impl State {
         Ok(())
     }
 
-    /// Does a copy or a reduction on this thread.
+    /// Does a copy, a reduction or a multiplication on this thread.
     fn do_work(&mut self, index: usize, step: u32) -> Result<()> {
         let run = &self.runs[index];
         let schedule = run.program.schedule();
@@ -489,6 +489,20 @@ impl State {
                         run.address(*source),
                         run.address(*destination),
                         source.bytes as usize,
+                    );
+                }
+                Ok(())
+            }
+            StepKind::Scale { source, destination } => {
+                let elements = destination.bytes as usize / schedule.dtype.size_bytes();
+                // SAFETY: as above; whoever asked for the operation keeps the scalar valid likewise.
+                unsafe {
+                    iccl_kernels::scale(
+                        schedule.dtype,
+                        run.address(*destination),
+                        run.address(*source),
+                        run.operation.scalar,
+                        elements,
                     );
                 }
                 Ok(())

@@ -315,6 +315,7 @@ fn submit_keeping(
         lane: if point_to_point { Lane::PointToPoint } else { Lane::Collective },
         send: send.as_ptr().cast(),
         receive: receive.as_mut_ptr().cast(),
+        scalar: std::ptr::null(),
         keep,
         timeout: call.timeout,
         ready: call.ready,

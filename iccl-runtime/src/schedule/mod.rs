@@ -37,6 +37,7 @@ mod exchange;
 mod gather_scatter;
 pub mod interpret;
 mod point_to_point;
+mod premultiply;
 mod reduce;
 mod reduce_scatter;
 mod select;
@@ -68,6 +69,9 @@ pub fn compile(request: &Request) -> Result<Schedule> {
             format!("algorithm {} cannot carry {request}: {why}", request.algorithm),
         ))
     })?;
+    if request.op == RedOp::PreMulSum {
+        return premultiply::compile(request);
+    }
     let mut builder = Builder::new(request);
     let collective = request.collective;
     match (request.algorithm, collective) {

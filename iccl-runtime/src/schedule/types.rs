@@ -174,6 +174,14 @@ pub enum StepKind {
         /// What is done to each element in the end, before it is rounded.
         finish: Finish,
     },
+    /// Multiplies each element by the scalar that this rank gave, and rounds the product to the
+    /// element's type. Of equal length; the slices do not overlap.
+    Scale {
+        /// From where.
+        source: Slice,
+        /// To where.
+        destination: Slice,
+    },
     /// Sends the fingerprints that this rank knows so far. Shares the peer's queue with data
     /// messages but is not counted in their `index`; at most one per peer.
     GateSend {
@@ -199,7 +207,7 @@ impl StepKind {
             | Self::Recv { peer, .. }
             | Self::GateSend { peer, .. }
             | Self::GateRecv { peer, .. } => Some(*peer),
-            Self::Copy { .. } | Self::Reduce { .. } => None,
+            Self::Copy { .. } | Self::Reduce { .. } | Self::Scale { .. } => None,
         }
     }
 
@@ -208,6 +216,7 @@ impl StepKind {
         match self {
             Self::Recv { destination, .. }
             | Self::Copy { destination, .. }
+            | Self::Scale { destination, .. }
             | Self::Reduce { destination, .. } => Some(*destination),
             Self::Send { .. } | Self::GateSend { .. } | Self::GateRecv { .. } => None,
         }
@@ -251,7 +260,7 @@ pub struct Schedule {
     pub collective: Collective,
     /// The type of the elements.
     pub dtype: DataType,
-    /// The operation as it was asked for, AVG included; kernels take [`Schedule::combine_op`].
+    /// The operation as it was asked for, AVG and pre-multiplied sums included; kernels take [`Schedule::combine_op`].
     pub op: RedOp,
     /// Number of elements, as in the request.
     pub count: u64,
@@ -284,9 +293,9 @@ impl Schedule {
     /// The bytes that a step reads.
     pub fn reads<'a>(&'a self, kind: &'a StepKind) -> &'a [Slice] {
         match kind {
-            StepKind::Send { source, .. } | StepKind::Copy { source, .. } => {
-                std::slice::from_ref(source)
-            }
+            StepKind::Send { source, .. }
+            | StepKind::Copy { source, .. }
+            | StepKind::Scale { source, .. } => std::slice::from_ref(source),
             StepKind::Reduce { sources, .. } => self.sources(sources),
             StepKind::Recv { .. } | StepKind::GateSend { .. } | StepKind::GateRecv { .. } => &[],
         }
@@ -311,10 +320,11 @@ impl Schedule {
         }
     }
 
-    /// The operation that reductions apply: AVG is a sum with a [`Finish`].
+    /// The operation that reductions apply: AVG is a sum with a [`Finish`], a pre-multiplied sum one
+    /// after [`StepKind::Scale`].
     pub const fn combine_op(&self) -> RedOp {
         match self.op {
-            RedOp::Avg => RedOp::Sum,
+            RedOp::Avg | RedOp::PreMulSum => RedOp::Sum,
             other => other,
         }
     }

@@ -41,8 +41,13 @@ fn operations() -> Vec<Vec<Schedule>> {
                         chunk_bytes: 4,
                         counts: None,
                     };
-                    if algorithm.refusal(&request).is_none() {
-                        operations.push(compile_all(&request));
+                    if algorithm.refusal(&request).is_some() {
+                        continue;
+                    }
+                    operations.push(compile_all(&request));
+                    if collective.reduces() && ranks == 3 {
+                        let op = RedOp::PreMulSum;
+                        operations.push(compile_all(&Request { op, ..request }));
                     }
                 }
             }
@@ -266,7 +271,9 @@ fn slices(schedule: &mut Schedule) -> Vec<&mut Slice> {
             StepKind::Recv { destination, .. } | StepKind::Reduce { destination, .. } => {
                 slices.push(destination);
             }
-            StepKind::Copy { source, destination } => slices.extend([source, destination]),
+            StepKind::Copy { source, destination } | StepKind::Scale { source, destination } => {
+                slices.extend([source, destination]);
+            }
             StepKind::GateSend { .. } | StepKind::GateRecv { .. } => {}
         }
     }

@@ -369,7 +369,7 @@ impl<'a> Rank<'a> {
             StepKind::GateSend { round, .. } | StepKind::GateRecv { round, .. } => {
                 vec![("gate", 1), ("round", u64::from(*round))]
             }
-            StepKind::Copy { .. } | StepKind::Reduce { .. } => Vec::new(),
+            StepKind::Copy { .. } | StepKind::Reduce { .. } | StepKind::Scale { .. } => Vec::new(),
         }
     }
 
@@ -377,11 +377,23 @@ impl<'a> Rank<'a> {
         self.memory.read(slice, self.schedule.rank, step)
     }
 
-    /// A copy or a reduction.
+    /// A copy, a reduction, or a multiplication by the rank's scalar.
     fn compute(&mut self, step: u32, shapes: &mut Shapes) -> Result<(), Fault> {
         match self.kind(step) {
             StepKind::Copy { source, destination } => {
                 let pieces = self.read(*source, step)?;
+                self.memory.write(*destination, &pieces);
+            }
+            StepKind::Scale { source, destination } => {
+                let mut pieces = self.read(*source, step)?;
+                let rank = self.schedule.rank;
+                for piece in &mut pieces {
+                    if *shapes.get(piece.shape) != Shape::Own(rank) {
+                        let what = format!("it multiplies {}", shapes.text(piece.shape));
+                        return Err(Fault::Malformed { rank, step, what });
+                    }
+                    piece.shape = shapes.number(Shape::Scaled(rank));
+                }
                 self.memory.write(*destination, &pieces);
             }
             StepKind::Reduce { sources, destination, finish } => {

@@ -12,6 +12,8 @@ pub(super) type ShapeId = u32;
 pub(super) enum Shape {
     /// What this rank had in its send buffer.
     Own(u32),
+    /// The same, multiplied by the scalar that the rank gave.
+    Scaled(u32),
     /// The result of one reduction step.
     Combined { operands: Vec<ShapeId>, finish: Finish },
 }
@@ -41,14 +43,15 @@ impl Shapes {
     /// The ranks whose contributions the expression combines, from left to right.
     pub(super) fn contributors(&self, id: ShapeId) -> Vec<u32> {
         match self.get(id) {
-            Shape::Own(rank) => vec![*rank],
+            Shape::Own(rank) | Shape::Scaled(rank) => vec![*rank],
             Shape::Combined { operands, .. } => {
                 operands.iter().flat_map(|operand| self.contributors(*operand)).collect()
             }
         }
     }
 
-    /// Computes the expression: `own` gives a rank's contribution, `combine` reduces.
+    /// Computes the expression: `own` gives a rank's contribution (multiplied already, where the
+    /// expression says so), `combine` reduces.
     pub(super) fn evaluate<T>(
         &self,
         id: ShapeId,
@@ -56,7 +59,7 @@ impl Shapes {
         combine: &impl Fn(Vec<T>, Finish) -> T,
     ) -> T {
         match self.get(id) {
-            Shape::Own(rank) => own(*rank),
+            Shape::Own(rank) | Shape::Scaled(rank) => own(*rank),
             Shape::Combined { operands, finish } => {
                 let operands = operands.iter().map(|operand| self.evaluate(*operand, own, combine));
                 combine(operands.collect(), *finish)

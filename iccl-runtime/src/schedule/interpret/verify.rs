@@ -143,24 +143,36 @@ impl Outcome<'_> {
             _ => Finish::None,
         };
         match self.shapes.get(shape) {
-            Shape::Own(_) => schedule.ranks == 1,
+            Shape::Own(_) | Shape::Scaled(_) => {
+                schedule.ranks == 1 && is_contribution(schedule, self.shapes.get(shape))
+            }
             Shape::Combined { operands, finish } => {
                 let at_once = operands.len() == schedule.ranks as usize;
                 *finish == last
                     && (at_once || !facts.keeps_narrow_exact)
-                    && operands.iter().all(|operand| self.unfinished(*operand))
+                    && operands.iter().all(|operand| self.unfinished(schedule, *operand))
             }
         }
     }
 
-    /// Whether nothing inside the expression was divided.
-    fn unfinished(&self, shape: ShapeId) -> bool {
+    /// Whether nothing inside the expression was divided, and everything multiplied that had to be.
+    fn unfinished(&self, schedule: &Schedule, shape: ShapeId) -> bool {
         match self.shapes.get(shape) {
-            Shape::Own(_) => true,
+            leaf @ (Shape::Own(_) | Shape::Scaled(_)) => is_contribution(schedule, leaf),
             Shape::Combined { operands, finish } => {
-                *finish == Finish::None && operands.iter().all(|operand| self.unfinished(*operand))
+                *finish == Finish::None
+                    && operands.iter().all(|operand| self.unfinished(schedule, *operand))
             }
         }
+    }
+}
+
+/// Whether this is what a rank contributes: multiplied in a pre-multiplied sum, else as it is.
+fn is_contribution(schedule: &Schedule, leaf: &Shape) -> bool {
+    match leaf {
+        Shape::Own(_) => schedule.op != RedOp::PreMulSum,
+        Shape::Scaled(_) => schedule.op == RedOp::PreMulSum,
+        Shape::Combined { .. } => false,
     }
 }
 
