@@ -105,7 +105,7 @@ fn matrix(collective: Collective, algorithm: Algorithm, ops: &[RedOp], least: u6
     assert!(cells > least, "only {cells} cells were legal");
 }
 
-const OPS: [RedOp; 3] = [RedOp::Sum, RedOp::Avg, RedOp::Max];
+const OPS: [RedOp; 4] = [RedOp::Sum, RedOp::Avg, RedOp::Max, RedOp::PreMulSum];
 
 #[test]
 fn b020_direct_all_reduce() {

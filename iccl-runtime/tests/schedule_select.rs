@@ -260,7 +260,7 @@ fn load(schedule: &Schedule) -> Load {
                 reduced += schedule.reads(&step.kind).iter().map(|slice| slice.bytes).sum::<u64>();
             }
             StepKind::GateSend { .. } => gates += 1,
-            StepKind::Copy { .. } | StepKind::GateRecv { .. } => {}
+            StepKind::Copy { .. } | StepKind::Scale { .. } | StepKind::GateRecv { .. } => {}
         }
     }
     Load { messages: sent.0.max(received.0), bytes: sent.1.max(received.1), reduced, gates }

@@ -46,7 +46,7 @@ struct Case {
     gaps: Vec<Vec<u64>>,
     orders: Vec<Vec<usize>>,
     in_place: bool,
-    avg: bool,
+    op: RedOp,
     chunk_bytes: u64,
     seed: u64,
 }
@@ -61,11 +61,12 @@ fn cases() -> impl Strategy<Value = Case> {
             prop::collection::vec(prop::collection::vec(count, ranks), ranks),
             prop::collection::vec(prop::collection::vec(0..3_u64, ranks), 2 * ranks),
             prop::collection::vec(order, 2 * ranks),
-            any::<(bool, bool, u64)>(),
+            any::<(bool, u64)>(),
+            prop::sample::select(&[RedOp::Sum, RedOp::Avg, RedOp::PreMulSum][..]),
             prop::sample::select(&[1_u64, 16, 1 << 20][..]),
         )
             .prop_map(
-                move |(collective, root, counts, gaps, orders, flags, chunk_bytes)| Case {
+                move |(collective, root, counts, gaps, orders, flags, op, chunk_bytes)| Case {
                     collective,
                     ranks: ranks as u32,
                     root,
@@ -73,9 +74,9 @@ fn cases() -> impl Strategy<Value = Case> {
                     gaps,
                     orders,
                     in_place: flags.0 && collective != Collective::AllToAllV,
-                    avg: flags.1,
+                    op,
                     chunk_bytes,
-                    seed: flags.2,
+                    seed: flags.1,
                 },
             )
     })
@@ -114,7 +115,7 @@ impl Case {
         };
         let reduces = self.collective == Collective::ReduceScatterV;
         Request {
-            op: if reduces && self.avg { RedOp::Avg } else { RedOp::Sum },
+            op: if reduces { self.op } else { RedOp::Sum },
             in_place: self.in_place,
             chunk_bytes: self.chunk_bytes,
             ..request(self.collective, rank, self.ranks, self.root, counts)
@@ -161,7 +162,7 @@ proptest! {
                         reduced += reads.map(|slice| slice.bytes).sum::<u64>();
                     }
                     StepKind::GateSend { .. } => gates += 1,
-                    StepKind::Copy { .. } | StepKind::GateRecv { .. } => {}
+                    StepKind::Copy { .. } | StepKind::Scale { .. } | StepKind::GateRecv { .. } => {}
                 }
             }
             prop_assert_eq!(found.messages, u64::max(sent.0, received.0));

@@ -2,12 +2,13 @@
 //!
 //! Inputs are made so that the result does not depend on the order of reduction: integers wrap, floats
 //! are quarters of small integers (sums) or powers of two (products), of which all partial results are
-//! exact in f32.
+//! exact in f32. In a pre-multiplied sum each rank has the scalar that [`scalar`] gives.
 
 use iccl_plugin_api::{DataType, RedOp};
+use iccl_runtime::comm::{Reduction, Scalar};
 
-/// The element types that can be reduced.
-pub const REDUCIBLE: [DataType; 12] = [
+/// The element types.
+pub const REDUCIBLE: [DataType; 14] = [
     DataType::I8,
     DataType::U8,
     DataType::I16,
@@ -20,10 +21,25 @@ pub const REDUCIBLE: [DataType; 12] = [
     DataType::Bf16,
     DataType::F32,
     DataType::F64,
+    DataType::F8E4M3,
+    DataType::F8E5M2,
 ];
 
-/// The reductions.
-pub const OPS: [RedOp; 5] = [RedOp::Sum, RedOp::Prod, RedOp::Min, RedOp::Max, RedOp::Avg];
+/// The reductions that a type has.
+pub fn ops(dtype: DataType) -> &'static [RedOp] {
+    const OPS: [RedOp; 9] = [
+        RedOp::Sum,
+        RedOp::Prod,
+        RedOp::Min,
+        RedOp::Max,
+        RedOp::Avg,
+        RedOp::PreMulSum,
+        RedOp::BitAnd,
+        RedOp::BitOr,
+        RedOp::BitXor,
+    ];
+    if format(dtype).is_some() { &OPS[..6] } else { &OPS }
+}
 
 /// Spreads the bits of a number.
 pub fn scramble(number: u64) -> u64 {
@@ -42,6 +58,8 @@ fn format(dtype: DataType) -> Option<(u32, u32)> {
         DataType::Bf16 => Some((8, 7)),
         DataType::F32 => Some((8, 23)),
         DataType::F64 => Some((11, 52)),
+        DataType::F8E4M3 => Some((4, 3)),
+        DataType::F8E5M2 => Some((5, 2)),
         _ => None,
     }
 }
@@ -67,6 +85,11 @@ pub fn contribution(dtype: DataType, op: RedOp, rank: u32, count: usize, seed: u
                     encode(dtype, sign << ((random >> 8) % 3), 2)
                 }
             }
+            (Some(_), RedOp::PreMulSum) => {
+                // Not zero: of that, a product may be -0.
+                let odd = i128::from(random % 8) * 2 + 1;
+                encode(dtype, if random & 8 == 0 { odd } else { -odd }, 2)
+            }
             (Some((_, mantissa_bits)), _) => {
                 let largest = 128.min((2 << mantissa_bits) - 1);
                 encode(dtype, i128::from(random % (2 * largest + 1)) - i128::from(largest), 4)
@@ -75,6 +98,26 @@ pub fn contribution(dtype: DataType, op: RedOp, rank: u32, count: usize, seed: u
         bytes.extend_from_slice(&bits.to_le_bytes()[..size]);
     }
     bytes
+}
+
+/// What a rank multiplies its contribution by in a pre-multiplied sum: the bits of an element. Of
+/// floats, ±1/2 or ±3/2.
+pub fn scalar(dtype: DataType, rank: u32) -> u64 {
+    let random = scramble(u64::from(rank) ^ 0x5ca1_a500);
+    let size = dtype.size_bytes();
+    if format(dtype).is_none() {
+        return random << (64 - 8 * size) >> (64 - 8 * size);
+    }
+    let halves = if random & 2 == 0 { 1 } else { 3 };
+    encode(dtype, if random & 1 == 0 { halves } else { -halves }, 2)
+}
+
+/// What a rank calls for the op: with its scalar, where it takes one.
+pub fn reduction(dtype: DataType, op: RedOp, rank: u32) -> Reduction {
+    match op {
+        RedOp::PreMulSum => Reduction::pre_mul_sum(Scalar::from_bits(dtype, scalar(dtype, rank))),
+        op => op.into(),
+    }
 }
 
 /// The reduction of all ranks' contributions.
@@ -86,17 +129,21 @@ pub fn reduced(dtype: DataType, op: RedOp, contributions: &[Vec<u8>]) -> Vec<u8>
     let ranks = contributions.len() as i128;
     let mut result = Vec::with_capacity(contributions[0].len());
     for at in (0..contributions[0].len()).step_by(size) {
-        let bits = contributions.iter().map(|one| {
+        let bits = contributions.iter().zip(0..).map(|(one, rank)| {
             let mut bits = [0; 8];
             bits[..size].copy_from_slice(&one[at..at + size]);
-            u64::from_le_bytes(bits)
+            let bits = u64::from_le_bytes(bits);
+            if op == RedOp::PreMulSum { product(dtype, bits, scalar(dtype, rank)) } else { bits }
         });
         let bits = if format(dtype).is_some() {
             reduced_floats(dtype, op, &bits.map(|bits| decode(dtype, bits)).collect::<Vec<_>>())
         } else {
             let integers: Vec<i128> = bits.map(|bits| integer(dtype, bits)).collect();
             let combined = match op {
-                RedOp::Sum => integers.iter().sum(),
+                RedOp::Sum | RedOp::PreMulSum => integers.iter().sum(),
+                RedOp::BitAnd => integers.iter().fold(-1, |a, b| a & b),
+                RedOp::BitOr => integers.iter().fold(0, |a, b| a | b),
+                RedOp::BitXor => integers.iter().fold(0, |a, b| a ^ b),
                 RedOp::Prod => integers.iter().fold(1, |a: i128, b| a.wrapping_mul(*b)),
                 RedOp::Min => *integers.iter().min().expect("a rank"),
                 RedOp::Max => *integers.iter().max().expect("a rank"),
@@ -110,13 +157,22 @@ pub fn reduced(dtype: DataType, op: RedOp, contributions: &[Vec<u8>]) -> Vec<u8>
     result
 }
 
+/// The product of two elements, rounded to their type.
+fn product(dtype: DataType, left: u64, right: u64) -> u64 {
+    if format(dtype).is_none() {
+        return integer(dtype, left).wrapping_mul(integer(dtype, right)) as u64;
+    }
+    let (left, right) = (decode(dtype, left), decode(dtype, right));
+    encode(dtype, left.numerator * right.numerator, left.denominator * right.denominator)
+}
+
 fn reduced_floats(dtype: DataType, op: RedOp, values: &[Fraction]) -> u64 {
     let ranks = values.len() as i128;
     // A common denominator: all are powers of two.
     let denominator = values.iter().map(|one| one.denominator).max().expect("a rank");
     let numerators = || values.iter().map(|one| one.numerator * (denominator / one.denominator));
     match op {
-        RedOp::Sum => encode(dtype, numerators().sum(), denominator),
+        RedOp::Sum | RedOp::PreMulSum => encode(dtype, numerators().sum(), denominator),
         RedOp::Avg => encode(dtype, numerators().sum(), denominator * ranks),
         RedOp::Min => encode(dtype, numerators().min().expect("a rank"), denominator),
         RedOp::Max => encode(dtype, numerators().max().expect("a rank"), denominator),
@@ -124,6 +180,7 @@ fn reduced_floats(dtype: DataType, op: RedOp, values: &[Fraction]) -> u64 {
             let numerator = values.iter().map(|one| one.numerator).product();
             encode(dtype, numerator, values.iter().map(|one| one.denominator).product())
         }
+        RedOp::BitAnd | RedOp::BitOr | RedOp::BitXor => panic!("bits of floats"),
     }
 }
 

@@ -31,13 +31,9 @@ fn the_mean_over_four_ranks_is_right_for_every_type() {
     let arguments = ["all_reduce", "-n", "4", "--op", "avg", "--dtype", "all"];
     let sizes = ["-b", "1K", "-e", "1M", "-f", "32"];
     let rows = right_rows(&perf(&[&arguments[..], &sizes, &QUICK].concat()));
-    // Twelve types with three sizes each; 8-bit floats are refused once each.
-    assert_eq!(measured(&rows), 12 * 3);
-    assert_eq!(rows.len(), 12 * 3 + 2);
-    for row in &rows {
-        let is_fp8 = row["dtype"].as_str().is_some_and(|name| name.starts_with("f8"));
-        assert_eq!(row.get("skipped").is_some(), is_fp8, "{row}");
-    }
+    // Fourteen types with three sizes each.
+    assert_eq!(measured(&rows), 14 * 3);
+    assert_eq!(rows.len(), 14 * 3);
     let f32_row = rows.iter().find(|row| row["dtype"] == "f32").expect("f32");
     for placement in ["out_of_place", "in_place"] {
         assert_eq!(f32_row[placement]["wrong"], 0, "{f32_row}");
@@ -62,13 +58,18 @@ fn all_of_it_on_three_ranks() {
     ] {
         assert!(rows.iter().any(|row| row["collective"] == collective), "{collective}");
     }
-    // Moves take 8-bit floats, reductions say that they do not.
-    let fp8 = |collective: &str| {
-        rows.iter().find(|row| row["collective"] == collective && row["dtype"] == "f8e4m3").cloned()
-    };
-    assert_eq!(fp8("broadcast").expect("moved")["out_of_place"]["wrong"], 0);
-    let refused = fp8("all_reduce").expect("listed");
-    assert!(refused["skipped"].as_str().is_some_and(|why| why.contains("f8e4m3")), "{refused}");
+    // Every type has every operation, but bits of floats.
+    for (dtype, ops) in [("f8e4m3", 6), ("f8e5m2", 6), ("f32", 6), ("u16", 9)] {
+        let of_type = rows.iter().filter(|row| {
+            row["collective"] == "reduce_scatter"
+                && row["dtype"] == dtype
+                && row["out_of_place"]["wrong"] == 0
+        });
+        let mut seen: Vec<&str> = of_type.filter_map(|row| row["op"].as_str()).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), ops, "{dtype}: {seen:?}");
+    }
     let barrier = rows.iter().find(|row| row["collective"] == "barrier").expect("barrier");
     assert_eq!(barrier["out_of_place"]["wrong"], 0, "{barrier}");
 }
@@ -200,9 +201,10 @@ fn a_launcher_and_the_command_line_must_agree_on_the_ranks() {
 
 #[test]
 fn nothing_measured_is_a_failure() {
-    let ran = perf(&["all_reduce", "-n", "2", "--dtype", "f8e4m3", "-b", "8", "-e", "8"]);
+    let arguments = ["all_reduce", "-n", "2", "--dtype", "f32", "--op", "bxor"];
+    let ran = perf(&[&arguments[..], &["-b", "8", "-e", "8"]].concat());
     assert_eq!(ran.code(), Some(1), "{}", ran.all());
-    assert!(ran.out.contains("# skipped: all_reduce f8e4m3 sum"), "{}", ran.out);
+    assert!(ran.out.contains("# skipped: all_reduce f32 bxor"), "{}", ran.out);
 }
 
 #[test]

@@ -103,8 +103,12 @@ fn impossible_arguments_are_refused_and_change_nothing() {
         let other_stream = elsewhere.stream().expect("a stream");
         refused(all_reduce(&strange, &long, 10, DataType::I32, stream), "the buffer is memory of");
         refused(all_reduce(&long, &long, 10, DataType::I32, &other_stream), "the stream is of");
-        let error = all_reduce(&long, &long, 10, DataType::F8E4M3, stream).expect_err("fp8");
-        assert_eq!(error.kind(), ErrorKind::NotSupported, "{error}");
+        for op in [RedOp::BitAnd, RedOp::BitOr, RedOp::BitXor] {
+            let bits_of_floats =
+                communicator.all_reduce(&long, &long, 10, DataType::F32, op, stream);
+            let error = bits_of_floats.expect_err("bits of floats");
+            assert_eq!(error.kind(), ErrorKind::NotSupported, "{error}");
+        }
         let rank = communicator.rank();
         refused(communicator.send(&long, 10, DataType::I32, rank, stream), "");
         refused(communicator.send(&long, 10, DataType::I32, 2, stream), "");

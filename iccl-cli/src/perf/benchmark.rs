@@ -4,9 +4,9 @@ use std::fmt;
 
 use clap::ValueEnum;
 use iccl_plugin_api::{Collective, DataType, RedOp};
-use iccl_runtime::comm::{Buffer, Communicator, Group, Handle};
+use iccl_runtime::comm::{Buffer, Communicator, Group, Handle, Reduction, Scalar};
 
-use super::oracle::Task;
+use super::oracle::{Task, scalar};
 
 /// An operation that can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -181,7 +181,12 @@ impl Case {
     ) -> iccl_runtime::Result<Vec<Handle>> {
         let (dtype, stream) = (self.dtype, communicator.stream());
         let (rank, ranks) = (communicator.rank(), communicator.ranks());
-        let op = self.op.unwrap_or(RedOp::Sum);
+        let op = match self.op.unwrap_or(RedOp::Sum) {
+            RedOp::PreMulSum => {
+                Reduction::pre_mul_sum(Scalar::from_bits(dtype, scalar(dtype, rank)))
+            }
+            op => op.into(),
+        };
         let root = self.root.unwrap_or(0);
         let handle = match self.operation {
             Operation::AllReduce => {

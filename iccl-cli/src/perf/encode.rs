@@ -6,7 +6,8 @@ use iccl_plugin_api::DataType;
 /// The bits of one element, in the low bytes.
 pub(super) type Bits = u64;
 
-/// A binary floating-point format of IEEE 754's kind, with infinities and NaN.
+/// A binary floating-point format of IEEE 754's kind. E4M3 alone has no infinities: the topmost
+/// exponent is one like any other, but for its last code, which is NaN.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Format {
     /// Bits of the significand, the leading one included.
@@ -14,32 +15,46 @@ pub(super) struct Format {
     /// The exponent of the largest finite numbers: they are below 2^(max + 1).
     pub(super) max_exponent: i32,
     width: u32,
+    pub(super) has_infinity: bool,
 }
 
 impl Format {
-    /// The format of a type that iccl reduces; `None` for integers and 8-bit floats.
+    /// The format of a type; `None` for integers.
     pub(super) fn of(dtype: DataType) -> Option<Self> {
         let (precision, max_exponent, width) = match dtype {
             DataType::F16 => (11, 15, 16),
             DataType::Bf16 => (8, 127, 16),
             DataType::F32 => (24, 127, 32),
             DataType::F64 => (53, 1023, 64),
+            DataType::F8E4M3 => (4, 8, 8),
+            DataType::F8E5M2 => (3, 15, 8),
             _ => return None,
         };
-        Some(Self { precision, max_exponent, width })
+        Some(Self { precision, max_exponent, width, has_infinity: dtype != DataType::F8E4M3 })
     }
 
     fn exponent_field(self) -> u64 {
         (1 << (self.width - self.precision)) - 1
     }
 
-    /// The quiet NaN with sign and payload zero.
-    pub(super) fn nan(self) -> Bits {
-        self.infinity(false) | 1 << (self.precision - 2)
+    /// The exponent of the smallest normal numbers.
+    fn min_exponent(self) -> i32 {
+        if self.has_infinity { 1 - self.max_exponent } else { 2 - self.max_exponent }
     }
 
+    /// The quiet NaN with sign and payload zero.
+    pub(super) fn nan(self) -> Bits {
+        if self.has_infinity {
+            self.infinity(false) | 1 << (self.precision - 2)
+        } else {
+            self.infinity(false)
+        }
+    }
+
+    /// What is too large becomes this: where there is no infinity, NaN.
     pub(super) fn infinity(self, negative: bool) -> Bits {
-        self.zero(negative) | self.exponent_field() << (self.precision - 1)
+        let fraction = if self.has_infinity { 0 } else { (1 << (self.precision - 1)) - 1 };
+        self.zero(negative) | self.exponent_field() << (self.precision - 1) | fraction
     }
 
     pub(super) fn zero(self, negative: bool) -> Bits {
@@ -64,7 +79,7 @@ impl Format {
         let exponent = exponent - shift as i32;
         // The value lies in [2^top, 2^(top + 1)).
         let top = exponent + 127 - quotient.leading_zeros() as i32;
-        let min_exponent = 1 - self.max_exponent;
+        let min_exponent = self.min_exponent();
         // The exponent of the last bit that the format has there.
         let last = top.max(min_exponent) - (self.precision as i32 - 1);
         let drop = last - exponent;
@@ -86,8 +101,24 @@ impl Format {
         sign | magnitude.min(self.infinity(false))
     }
 
+    /// An integer in units of the last place or larger, rounded to as many bits as a significand has,
+    /// to nearest, ties to even.
+    pub(super) fn to_precision(self, value: i128) -> i128 {
+        let magnitude = value.unsigned_abs();
+        let drop = (128 - magnitude.leading_zeros()).saturating_sub(self.precision);
+        if drop == 0 {
+            return value;
+        }
+        let (kept, rest) = (magnitude >> drop, magnitude & ((1 << drop) - 1));
+        let half = 1 << (drop - 1);
+        let up = rest > half || (rest == half && kept & 1 == 1);
+        let rounded = ((kept + u128::from(up)) << drop) as i128;
+        if value < 0 { -rounded } else { rounded }
+    }
+
     pub(super) fn is_nan(self, bits: Bits) -> bool {
-        bits & !self.zero(true) > self.infinity(false)
+        let magnitude = bits & !self.zero(true);
+        magnitude > self.infinity(false) || magnitude == self.nan()
     }
 }
 
@@ -181,6 +212,27 @@ mod tests {
         assert_eq!(bf16.round(259, 1, 0), 0x4382);
         assert_eq!(bf16.round(1, 1, 200), 0x7f80);
         assert_eq!(bf16.nan(), 0x7fc0);
+        let (e4m3, e5m2) = (format(DataType::F8E4M3), format(DataType::F8E5M2));
+        assert_eq!(e4m3.round(1, 1, 0), 0x38);
+        assert_eq!(e4m3.round(448, 1, 0), 0x7e);
+        assert_eq!(e4m3.round(464, 1, 0), 0x7e, "ties go to even, which is 448");
+        assert_eq!(e4m3.round(-465, 1, 0), 0xff, "what is too large is NaN");
+        assert_eq!(e4m3.round(1, 1, -6), 0x08, "the smallest normal number");
+        assert_eq!(e4m3.round(1, 1, -9), 0x01, "the smallest subnormal number");
+        assert_eq!(e4m3.round(1, 1, -10), 0x00);
+        assert_eq!(e4m3.round(3, 1, -11), 0x01);
+        assert!(e4m3.is_nan(0x7f) && e4m3.is_nan(0xff) && !e4m3.is_nan(0x7e));
+        assert_eq!(e5m2.round(1, 1, 0), 0x3c);
+        assert_eq!(e5m2.round(57344, 1, 0), 0x7b);
+        assert_eq!(e5m2.round(61439, 1, 0), 0x7b);
+        assert_eq!(e5m2.round(-61440, 1, 0), 0xfc);
+        assert_eq!(e5m2.round(1, 1, -16), 0x01);
+        assert!(e5m2.is_nan(e5m2.nan()) && e5m2.is_nan(0xfd) && !e5m2.is_nan(0x7c));
+        assert_eq!(e4m3.to_precision(-105), -104);
+        assert_eq!(e4m3.to_precision(27), 28, "a tie goes to even");
+        assert_eq!(e4m3.to_precision(25), 24, "a tie goes to even");
+        assert_eq!(e4m3.to_precision(31), 32);
+        assert_eq!(e4m3.to_precision(15), 15);
         assert_eq!(format(DataType::F64).nan(), f64::NAN.to_bits() & !(1 << 63));
         assert!(f16.is_nan(0xfe01) && !f16.is_nan(0x7c00) && !f16.is_nan(0xfc00));
     }

@@ -91,7 +91,8 @@ pub(crate) struct Arguments {
     /// Element types: a list, or all [default: f32; all for `all`].
     #[arg(short = 'd', long, value_name = "LIST", value_delimiter = ',')]
     dtype: Vec<String>,
-    /// Reduction operations: a list of sum, prod, min, max, avg, or all [default: sum; all for `all`].
+    /// Reduction operations: a list of sum, prod, min, max, avg, premulsum, and for integers band, bor,
+    /// bxor; or all that a type has [default: sum; all for `all`].
     #[arg(short = 'o', long, value_name = "LIST", value_delimiter = ',')]
     op: Vec<String>,
     /// The root of a reduce, broadcast, gather or scatter: a rank, or all in turn.

@@ -6,8 +6,10 @@
 //!
 //! * integers: any bits, since they wrap; AVG divides the widened sum and truncates towards zero;
 //! * sums of floats: integers times a power of two that all ranks share, small enough for every
-//!   partial sum to be exact in what iccl accumulates in. For 16-bit floats that is f32, so their
-//!   sums have more bits than the type, and the one rounding at the end is checked as well;
+//!   partial sum to be exact in what iccl accumulates in. For 8- and 16-bit floats that is f32, so
+//!   their sums have more bits than the type, and the one rounding at the end is checked as well;
+//! * pre-multiplied sums: the same, with a small odd multiple of 1/2 for each rank, so that products
+//!   of narrow floats need their own rounding;
 //! * means: the same, divided exactly and rounded once; among them numbers so large that their sum
 //!   is none of the type any more, while their mean is;
 //! * products: powers of two, and on one rank a full significand;
@@ -34,7 +36,7 @@ pub(super) struct Oracle {
     pub(super) ranks: u32,
     /// Different in each round.
     pub(super) round: u64,
-    /// Whether 16-bit floats are summed in f32, as iccl does; native libraries may not.
+    /// Whether 8- and 16-bit floats are summed in f32, as iccl does; native libraries may not.
     pub(super) wide_sums: bool,
 }
 
@@ -69,6 +71,24 @@ fn log2_up(n: u32) -> i32 {
     n.next_power_of_two().trailing_zeros() as i32
 }
 
+/// What a rank multiplies its input by in a pre-multiplied sum of floats, in halves: an odd number.
+fn halves(rank: u32) -> i64 {
+    let random = mix(u64::from(rank) | 0xfac7 << 32);
+    let odd = 2 * (random % 4) as i64 + 1;
+    if random & 0x100 == 0 { odd } else { -odd }
+}
+
+/// How many bits [`halves`] has at most.
+const HALVES_BITS: u32 = 3;
+
+/// What a rank multiplies its input by in a pre-multiplied sum.
+pub(super) fn scalar(dtype: DataType, rank: u32) -> Bits {
+    match Format::of(dtype) {
+        Some(format) => format.round(i128::from(halves(rank)), 1, -1),
+        None => wrap(dtype, i128::from(mix(u64::from(rank) | 0xfac7 << 32))),
+    }
+}
+
 impl Oracle {
     /// The input of `rank` at a place.
     pub(super) fn input(&self, rank: u32, place: u64) -> Bits {
@@ -81,7 +101,7 @@ impl Oracle {
     /// What the inputs of all ranks at a place are reduced to, if the task reduces.
     pub(super) fn reduction(&self, place: u64) -> Bits {
         let Task::Reduce(op) = self.task else { return 0 };
-        let numbers = (0..self.ranks).map(|rank| self.number(op, rank, place));
+        let numbers = (0..self.ranks).map(|rank| self.contribution(op, rank, place));
         if self.ranks == 1 {
             return numbers.map(|number| self.bits(number)).next().unwrap_or_default();
         }
@@ -127,6 +147,24 @@ impl Oracle {
         }
     }
 
+    /// What a rank's input counts for.
+    fn contribution(&self, op: RedOp, rank: u32, place: u64) -> Number {
+        let number = self.number(op, rank, place);
+        match (op, number, Format::of(self.dtype)) {
+            (RedOp::PreMulSum, Number::Integer(value), _) => {
+                let scalar = widen(self.dtype, scalar(self.dtype, rank));
+                Number::Integer(widen(self.dtype, wrap(self.dtype, value.wrapping_mul(scalar))))
+            }
+            (RedOp::PreMulSum, Number::Finite { significand, exponent }, Some(format)) => {
+                // No product is so small that it has fewer bits than others.
+                let product = i128::from(significand) * i128::from(halves(rank));
+                let significand = format.to_precision(product) as i64;
+                Number::Finite { significand, exponent: exponent - 1 }
+            }
+            _ => number,
+        }
+    }
+
     fn number(&self, op: RedOp, rank: u32, place: u64) -> Number {
         let random = self.random(rank, place);
         let Some(format) = Format::of(self.dtype) else {
@@ -135,25 +173,33 @@ impl Oracle {
             return Number::Integer(widen(self.dtype, wrap(self.dtype, i128::from(random | odd))));
         };
         match op {
-            RedOp::Sum | RedOp::Avg => self.addend(format, op, random, place),
+            RedOp::Sum | RedOp::Avg | RedOp::PreMulSum => self.addend(format, op, random, place),
             RedOp::Prod => self.factor(format, rank, random, place),
             RedOp::Min | RedOp::Max => self.any_value(format, rank, random, place),
+            RedOp::BitAnd | RedOp::BitOr | RedOp::BitXor => Number::Nan,
         }
     }
 
     fn addend(&self, format: Format, op: RedOp, random: u64, place: u64) -> Number {
         let own = format.precision;
         let sums = if self.wide_sums { own.max(24) } else { own };
-        let largest = ((1_i64 << own) - 1).min((1_i64 << sums) / i64::from(self.ranks));
+        let is_scaled = op == RedOp::PreMulSum;
+        let factor_bits = if is_scaled { HALVES_BITS } else { 0 };
+        let largest =
+            ((1_i64 << own) - 1).min((1_i64 << (sums - factor_bits)) / i64::from(self.ranks));
         let significand = (random % (2 * largest as u64 + 1)) as i64 - largest;
+        // A product of zero has the sign of the scalar, and what a sum of those has is not told here.
+        let significand = if is_scaled && significand == 0 { 1 } else { significand };
         // All partial sums are below 2^top × 2^exponent, and so finite; no quotient is subnormal.
-        let top = 64 - largest.leading_zeros() as i32 + log2_up(self.ranks);
+        let bits = 64 - largest.leading_zeros() as i32;
+        let top = bits + factor_bits as i32 + log2_up(self.ranks);
         let highest = (format.max_exponent - top).min(3);
         let lowest = (log2_up(self.ranks) - 8).max(-8).min(highest);
         let shared = self.shared(place);
         let is_large = op == RedOp::Avg && self.wide_sums && shared.is_multiple_of(16);
         let exponent = if is_large {
-            format.max_exponent + 1 - (64 - largest.leading_zeros() as i32)
+            // Of the topmost exponent of E4M3 there are not all.
+            format.max_exponent + i32::from(format.has_infinity) - bits
         } else {
             lowest + ((shared >> 8) % (highest - lowest + 1) as u64) as i32
         };
@@ -180,7 +226,7 @@ impl Oracle {
         match shared % 64 {
             0 if (shared >> 8) % u64::from(self.ranks) == u64::from(rank) => Number::Nan,
             1 => Number::Zero { negative },
-            2 if random & 2 == 0 => Number::Infinity { negative },
+            2 if random & 2 == 0 && format.has_infinity => Number::Infinity { negative },
             _ => {
                 let significand = (random >> 8) as i64 & ((1 << format.precision) - 1);
                 let significand = if negative { -significand - 1 } else { significand + 1 };
@@ -203,12 +249,15 @@ fn integer_result(
         _ => 0,
     });
     let result = match op {
-        RedOp::Sum => values.sum(),
+        RedOp::Sum | RedOp::PreMulSum => values.sum(),
         // Division of Rust's integers truncates towards zero.
         RedOp::Avg => values.sum::<i128>() / i128::from(ranks),
         RedOp::Prod => values.fold(1, i128::wrapping_mul),
         RedOp::Min => values.min().unwrap_or_default(),
         RedOp::Max => values.max().unwrap_or_default(),
+        RedOp::BitAnd => values.fold(-1, |bits, value| bits & value),
+        RedOp::BitOr => values.fold(0, |bits, value| bits | value),
+        RedOp::BitXor => values.fold(0, |bits, value| bits ^ value),
     };
     wrap(dtype, result)
 }
@@ -220,7 +269,7 @@ fn float_result(
     ranks: u32,
 ) -> Bits {
     match op {
-        RedOp::Sum | RedOp::Avg => {
+        RedOp::Sum | RedOp::Avg | RedOp::PreMulSum => {
             // All exponents are the same.
             let (sum, exponent) = numbers.fold((0_i128, 0), |(sum, _), number| match number {
                 Number::Finite { significand, exponent } => {
@@ -260,6 +309,8 @@ fn float_result(
                 _ => format.nan(),
             }
         }
+        // Refused before anything is computed.
+        RedOp::BitAnd | RedOp::BitOr | RedOp::BitXor => format.nan(),
     }
 }
 
@@ -370,10 +421,77 @@ mod tests {
         assert!(saw_negative_fraction, "truncation was not put to the test");
     }
 
+    /// The processor's own products and sums, in any order.
+    #[test]
+    fn pre_multiplied_sums_are_the_processors() {
+        for ranks in [1, 2, 3, 4, 7] {
+            let of_ranks = |dtype, place: u64| {
+                let sum = oracle(dtype, RedOp::PreMulSum, ranks);
+                let inputs = move |rank| (sum.input(rank, place), scalar(dtype, rank));
+                ((0..ranks).rev().map(inputs).collect::<Vec<_>>(), sum.reduction(place))
+            };
+            for place in 0..PLACES {
+                let (inputs, expected) = of_ranks(DataType::F32, place);
+                let products = inputs.iter().map(|(input, by)| f32_of(*input) * f32_of(*by));
+                let sum = products.reduce(|sum, product| sum + product).expect("a rank");
+                assert_eq!(u64::from(sum.to_bits()), expected, "{inputs:?}");
+                let (inputs, expected) = of_ranks(DataType::F16, place);
+                let f16 = |bits: Bits| half::f16::from_bits(bits as u16).to_f32();
+                let rounded = |value: f32| half::f16::from_f32(value);
+                let products =
+                    inputs.iter().map(|(input, by)| rounded(f16(*input) * f16(*by)).to_f32());
+                let sum = products.reduce(|sum, product| sum + product).expect("a rank");
+                assert_eq!(u64::from(rounded(sum).to_bits()), expected, "{inputs:?}");
+                let (inputs, expected) = of_ranks(DataType::I16, place);
+                let products =
+                    inputs.iter().map(|(input, by)| (*input as i16).wrapping_mul(*by as i16));
+                let sum = products.reduce(i16::wrapping_add).expect("a rank");
+                assert_eq!(sum as u16, expected as u16, "{inputs:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn products_of_narrow_floats_need_a_rounding() {
+        for dtype in [DataType::F16, DataType::Bf16, DataType::F8E4M3, DataType::F8E5M2] {
+            let sum = oracle(dtype, RedOp::PreMulSum, 4);
+            let is_rounded = |place: &u64| {
+                let input = sum.number(RedOp::PreMulSum, 1, *place);
+                let product = sum.contribution(RedOp::PreMulSum, 1, *place);
+                let (Number::Finite { significand, .. }, Number::Finite { significand: other, .. }) =
+                    (input, product)
+                else {
+                    return false;
+                };
+                significand * halves(1) != other
+            };
+            assert!(halves(1).abs() > 1, "rank 1 has a scalar that makes products longer");
+            let rounded = (0..PLACES).filter(is_rounded).count();
+            assert!(rounded > 50, "{dtype}: {rounded}");
+        }
+    }
+
+    #[test]
+    fn bits_of_integers_are_the_processors() {
+        for (op, fold) in [
+            (RedOp::BitAnd, (|a, b| a & b) as fn(i32, i32) -> i32),
+            (RedOp::BitOr, |a, b| a | b),
+            (RedOp::BitXor, |a, b| a ^ b),
+        ] {
+            let oracle = oracle(DataType::I32, op, 3);
+            for place in 0..PLACES {
+                let inputs = (0..3).map(|rank| oracle.input(rank, place) as i32);
+                let expected = inputs.reduce(fold).expect("a rank");
+                assert_eq!(oracle.reduction(place), u64::from(expected as u32));
+            }
+        }
+    }
+
     #[test]
     fn the_round_at_the_end_and_overflow_are_put_to_the_test() {
         // 16-bit sums that need a rounding, means whose sum is not finite in the type.
-        for dtype in [DataType::F16, DataType::Bf16] {
+        let narrow = [DataType::F16, DataType::Bf16, DataType::F8E4M3, DataType::F8E5M2];
+        for dtype in narrow {
             let format = Format::of(dtype).expect("a float");
             let sum = oracle(dtype, RedOp::Sum, 4);
             let exact = |place| {
@@ -395,7 +513,7 @@ mod tests {
                 .count();
             assert!(rounded > 50, "{dtype}: {rounded}");
         }
-        for dtype in [DataType::F16, DataType::Bf16, DataType::F32, DataType::F64] {
+        for dtype in narrow.into_iter().chain([DataType::F32, DataType::F64]) {
             let format = Format::of(dtype).expect("a float");
             let mean = oracle(dtype, RedOp::Avg, 4);
             let mut overflowing = 0;

@@ -24,6 +24,7 @@ use super::declared::{self, Refusal};
 use super::expect::{self, Part, Pointer};
 use super::memory::{Arena, Place};
 use super::values::{PERIOD, Values};
+use crate::oracle::reduction;
 
 /// How often a rank says how far it is.
 const PROGRESS: Duration = Duration::from_secs(10);
@@ -469,7 +470,8 @@ impl Column<'_> {
         let communicator = self.communicator;
         let (rank, ranks) = (communicator.rank(), communicator.ranks());
         let stream = &slot.stream;
-        let Cell { dtype, op, count, root, .. } = **cell;
+        let Cell { dtype, count, root, .. } = **cell;
+        let op = reduction(dtype, cell.op, rank);
         let (to, from) = (&part.send_blocks, &part.receive_blocks);
         // SAFETY: the places are as long as the cell's part says, and live until the wait is over.
         let handle: Handle = unsafe {

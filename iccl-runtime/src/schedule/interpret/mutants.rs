@@ -53,7 +53,7 @@ fn operations() -> Vec<Vec<Schedule>> {
             }
         }
     }
-    assert_eq!(operations.len(), 9 * 3 * 2 + 15 * 2);
+    assert_eq!(operations.len(), 9 * 3 * 2 + 15 * 2 + 10 * 2);
     operations
 }
 
@@ -380,6 +380,49 @@ fn b001_avg_that_is_no_avg_is_noticed() {
             schedule.op = RedOp::Sum;
         }
         require_objection(&changed, "that a sum is divided");
+    }
+}
+
+/// B034: contributions that are not multiplied, are multiplied though nobody asked, or twice.
+#[test]
+fn b034_products_that_are_none_are_noticed() {
+    for algorithm in [Algorithm::Direct, Algorithm::Owner, Algorithm::Ring] {
+        let schedules = compile_all(&Request {
+            collective: Collective::AllReduce,
+            dtype: DataType::F32,
+            op: RedOp::PreMulSum,
+            count: 7,
+            root: 0,
+            rank: 0,
+            ranks: 3,
+            in_place: true,
+            algorithm,
+            chunk_bytes: 8,
+            counts: None,
+        });
+        assert_eq!(fault(&schedules, Buffering::Rendezvous), None);
+        let mut plain = schedules.clone();
+        let mut twice = schedules.clone();
+        for (plain, twice) in plain.iter_mut().zip(&mut twice) {
+            for (plain, twice) in plain.steps.iter_mut().zip(&mut twice.steps) {
+                match plain.kind.clone() {
+                    StepKind::Scale { source, destination } => {
+                        plain.kind = StepKind::Copy { source, destination };
+                    }
+                    StepKind::Copy { source, destination } => {
+                        twice.kind = StepKind::Scale { source, destination };
+                    }
+                    _ => {}
+                }
+            }
+        }
+        require_objection(&plain, "that the contributions are added as they are");
+        if twice != schedules {
+            require_objection(&twice, "that products are multiplied again");
+        }
+        let mut changed = schedules;
+        changed.iter_mut().for_each(|schedule| schedule.op = RedOp::Sum);
+        require_objection(&changed, "that a plain sum multiplies");
     }
 }
 
