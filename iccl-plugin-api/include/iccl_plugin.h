@@ -86,8 +86,9 @@ enum {
     ICCL_DATA_TYPE_U16 = 13
 };
 
-/* What a reduction does with the contributions of the ranks. Numbers are NCCL's
- * (`ncclRedOp_t`).
+/* What a reduction does with the contributions of the ranks. Numbers 0 to 4 are NCCL's
+ * (`ncclRedOp_t`); NCCL has no bitwise operations, and makes a number for each scalar of a
+ * pre-multiplied sum.
  */
 enum {
     /* Sum. Integers wrap. */
@@ -101,7 +102,17 @@ enum {
     /* Arithmetic mean over ranks: the sum in a wider form, divided once by the number of
      * ranks. Integers truncate towards zero.
      */
-    ICCL_RED_OP_AVG = 4
+    ICCL_RED_OP_AVG = 4,
+    /* Bitwise and, of integers. */
+    ICCL_RED_OP_BIT_AND = 5,
+    /* Bitwise or, of integers. */
+    ICCL_RED_OP_BIT_OR = 6,
+    /* Bitwise exclusive or, of integers. */
+    ICCL_RED_OP_BIT_XOR = 7,
+    /* Sum of contributions that each rank multiplies by a scalar of its own first; the product
+     * is rounded to the element type.
+     */
+    ICCL_RED_OP_PRE_MUL_SUM = 8
 };
 
 /* A collective or point-to-point operation. */
@@ -547,7 +558,10 @@ struct iccl_collective_support {
     uint32_t collective;
     /* Mask of `iccl_data_type.mask`. */
     uint32_t dtypes;
-    /* Mask of `iccl_red_op.mask`; 0 where the operation does not reduce. */
+    /* Mask of `iccl_red_op.mask`; 0 where the operation does not reduce. A call of
+     * this version has no place for a scalar, so a claim of a pre-multiplied sum is struck off, as are
+     * bitwise operations on floats.
+     */
     uint32_t ops;
     /* Zero. */
     uint32_t reserved;

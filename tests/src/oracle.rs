@@ -58,8 +58,6 @@ fn format(dtype: DataType) -> Option<(u32, u32)> {
         DataType::Bf16 => Some((8, 7)),
         DataType::F32 => Some((8, 23)),
         DataType::F64 => Some((11, 52)),
-        DataType::F8E4M3 => Some((4, 3)),
-        DataType::F8E5M2 => Some((5, 2)),
         _ => None,
     }
 }

@@ -172,7 +172,10 @@ fn the_page_lists_every_key() {
         &["devices", "--json"],
         &["doctor", "--json"],
         &["config", "--json", "--set", "engine.spin=1ms"],
-        &["perf", "all", "-n", "2", "-b", "8", "-e", "8", "--op", "sum,bor", "--dtype", "f32", "--json"],
+        &[
+            "perf", "all", "-n", "2", "-b", "8", "-e", "8", "--op", "sum,bor", "--dtype", "f32",
+            "--json",
+        ],
     ] {
         keys(&ran(arguments).json(), &mut all);
     }

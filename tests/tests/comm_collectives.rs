@@ -113,8 +113,10 @@ fn cannot_carry(algorithm: &str, case: &Case) -> bool {
 /// B001, B002, B010, B020, B022, B029, B041.
 fn sample(ranks: u32) {
     let counts = |ranks: usize| [0, 1, ranks - 1, ranks, ranks + 1, 31, 33, 1000, 65537];
-    let combinations: Vec<_> =
-        REDUCIBLE.iter().flat_map(|dtype| ops(*dtype).iter().map(move |op| (*dtype, *op))).collect();
+    let combinations: Vec<_> = REDUCIBLE
+        .iter()
+        .flat_map(|dtype| ops(*dtype).iter().map(move |op| (*dtype, *op)))
+        .collect();
     let mut number = u64::from(ranks) * 1_000_000;
     for layout in LAYOUTS {
         if ranks == 1 && layout != "shm" {

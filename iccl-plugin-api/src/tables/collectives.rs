@@ -136,7 +136,9 @@ pub struct CollectiveSupport {
     pub collective: u32,
     /// Mask of [`DataType::mask`](crate::DataType::mask).
     pub dtypes: u32,
-    /// Mask of [`RedOp::mask`](crate::RedOp::mask); 0 where the operation does not reduce.
+    /// Mask of [`RedOp::mask`](crate::RedOp::mask); 0 where the operation does not reduce. A call of
+    /// this version has no place for a scalar, so a claim of a pre-multiplied sum is struck off, as are
+    /// bitwise operations on floats.
     pub ops: u32,
     /// Zero.
     pub reserved: u32,
