@@ -128,7 +128,10 @@ typedef enum {
     icclMax = 2,
     icclMin = 3,
     icclAvg = 4,
-    icclNumOps = 5,
+    icclBand = 5,
+    icclBor = 6,
+    icclBxor = 7,
+    icclNumOps = 8,
     icclMaxRedOp = 0x7fffffff
 } icclRedOp_t;
 

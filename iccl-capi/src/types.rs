@@ -48,9 +48,9 @@ pub(crate) fn data_type(number: DataTypeNumber) -> Refused<DataType> {
     })
 }
 
-/// A reduction that every communicator has.
+/// A reduction that every communicator has; a pre-multiplied sum is none, as it needs a scalar.
 pub(crate) fn built_in_op(number: RedOpNumber) -> Option<RedOp> {
-    u32::try_from(number).ok().and_then(RedOp::from_code)
+    u32::try_from(number).ok().and_then(RedOp::from_code).filter(|op| *op != RedOp::PreMulSum)
 }
 
 /// A rank that is an argument.

@@ -141,11 +141,13 @@ fn operations(out: &mut String) {
         "/* How contributions are combined. Numbers are NCCL's where NCCL has the operation. Beyond \
          them are\n * those that icclRedOpCreatePreMulSum makes. */\ntypedef enum {\n",
     );
-    for op in RedOp::ALL {
+    // A number alone is no pre-multiplied sum.
+    let built_in: Vec<_> = RedOp::ALL.iter().filter(|op| **op != RedOp::PreMulSum).collect();
+    for op in &built_in {
         let name: String = op.name().split(['_', '-']).map(capitalized).collect();
         member(out, &format!("iccl{name}"), op.code().cast_signed());
     }
-    let _ = writeln!(out, "    icclNumOps = {},", RedOp::ALL.len());
+    let _ = writeln!(out, "    icclNumOps = {},", built_in.len());
     let _ = write!(out, "    icclMaxRedOp = 0x7fffffff\n}} icclRedOp_t;\n\n");
 }
 
