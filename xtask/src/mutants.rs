@@ -44,6 +44,31 @@ const MUTANTS: &[Mutant] = &[
         tests: SCHEDULE,
     },
     Mutant {
+        name: "sent-without-its-scalar",
+        file: "iccl-runtime/src/schedule/premultiply.rs",
+        find: "StepKind::Send { source, .. } | StepKind::Copy { source, .. } = &mut kind",
+        replace: "StepKind::Copy { source, .. } = &mut kind",
+        tests: SCHEDULE,
+    },
+    Mutant {
+        name: "overwritten-before-multiplied",
+        file: "iccl-runtime/src/schedule/premultiply.rs",
+        find: "(offset + origins.recv).saturating_sub",
+        replace: "(offset + origins.recv + (1 << 40)).saturating_sub",
+        tests: SCHEDULE,
+    },
+    Mutant {
+        name: "overflow-of-8-bits-hidden",
+        file: "iccl-kernels/src/convert.rs",
+        find: "magnitude > 464.0_f32.to_bits() {
+        u32::from(E4M3_NAN)",
+        replace: "magnitude > F32_INFINITY {
+        u32::from(E4M3_NAN)
+    } else if magnitude > 464.0_f32.to_bits() {
+        0x7E | sign",
+        tests: &["-p", "iccl-kernels"],
+    },
+    Mutant {
         name: "last-chunk-dropped",
         file: "iccl-runtime/src/schedule/all_reduce/owner.rs",
         find: "for stage in 0..stages {",

@@ -18,7 +18,10 @@ impl Communicator {
     ///
     /// Sums of 8- and 16-bit floats are accumulated in f32 and rounded once; integers wrap; a NaN on
     /// any rank makes minimum and maximum NaN; AVG divides the sum, in a wider form, by the number of
-    /// ranks, and truncates towards zero for integers. All ranks get the same bits.
+    /// ranks, and truncates towards zero for integers; bits are combined of integers only; in a
+    /// pre-multiplied sum ([`Reduction::pre_mul_sum`]) each rank's contribution is multiplied by a scalar
+    /// of its own first. All ranks get the same bits. The rules in full, and what shows them, are in
+    /// `docs/numerics.md`.
     ///
     /// # Errors
     /// `InvalidArgument` for buffers that are too small or overlap; `NotSupported` for a dtype and

@@ -40,7 +40,8 @@ const KEPT_PROGRAMS: usize = 512;
 /// Buffers: the send buffer and the receive buffer may be one memory (in place): the same, or, where
 /// one of them has a block for each rank, the other is this rank's block of it. They must not overlap
 /// otherwise. A buffer that a rank does not use, or uses no byte of, may be anything, null and `None`
-/// included. A count of 0 is allowed and takes part like any other.
+/// included. A count of 0 is allowed and takes part like any other. `docs/numerics.md` has the rules in
+/// one place.
 ///
 /// # Threads
 ///
