@@ -5,6 +5,7 @@
 
 pub mod c_library;
 mod c_plugins;
+pub mod children;
 pub mod command;
 pub mod guarded;
 pub mod matrix;

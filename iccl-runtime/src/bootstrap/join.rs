@@ -154,9 +154,9 @@ impl Bootstrap {
             // Whoever is late hears how it ended.
             match &joined {
                 Ok(_) => root.detach(),
-                Err(error) if error.kind() == ErrorKind::Aborted => drop(root),
-                Err(_) => match options.rendezvous.child() {
+                Err(error) => match options.rendezvous.child() {
                     Some(child) => child.lineage.linger(root),
+                    None if error.kind() == ErrorKind::Aborted => drop(root),
                     None => lock_lingering().push(root),
                 },
             }
@@ -443,6 +443,7 @@ impl Join<'_> {
             wire_version: options.wire_version,
             listener: listener.clone().filter(|_| has_children),
             names: options.rendezvous.child().map(|child| Arc::clone(&child.members)),
+            root_rank: options.rendezvous.root_rank(),
             parent,
             root: link,
             deadline: self.deadline,
@@ -512,7 +513,7 @@ impl Join<'_> {
         };
         let (link, target) = RootDialer {
             rank: self.name(),
-            root_rank: child.map_or(0, Child::first),
+            root_rank: options.rendezvous.root_rank().unwrap_or(0),
             is_kept: child.is_some(),
             wire_version: options.wire_version,
             deadline: self.deadline,

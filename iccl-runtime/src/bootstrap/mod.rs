@@ -41,6 +41,7 @@ pub use lineage::{Child, Lineage};
 pub use message::{CONTRIBUTION_LIMIT_BYTES, Notice};
 pub use rendezvous::{Meeting, Rendezvous};
 pub use root::UniqueIdOptions;
+pub use tree::way;
 pub use unique_id::UniqueId;
 
 use crate::{Error, ErrorKind};

@@ -91,6 +91,15 @@ impl Rendezvous {
         }
     }
 
+    /// The rank that the root runs on. A unique id's runs wherever that was made.
+    pub(super) fn root_rank(&self) -> Option<u32> {
+        match self {
+            Self::UniqueId(_) | Self::Alone => None,
+            Self::Child(child) => Some(child.first()),
+            Self::Address(_) | Self::LocalSocket { .. } | Self::File(_) => Some(0),
+        }
+    }
+
     /// An error of a new job's ranks, as told to those who made it out of an old one: the culprit is
     /// named by its rank there.
     pub(crate) fn in_old_ranks(&self, error: Error) -> Error {

@@ -43,6 +43,8 @@ pub(super) struct Wiring<'a> {
     /// What the ranks are called in messages, where that is not their number: the members of a job
     /// that is made out of another are known by their ranks in that one until it stands.
     pub(super) names: Option<Arc<[u32]>>,
+    /// What the rank is called that the root runs on, if it runs on one.
+    pub(super) root_rank: Option<u32>,
     /// Where the parent listens; `None` for rank 0.
     pub(super) parent: Option<SocketAddr>,
     pub(super) root: RootLink,
@@ -117,6 +119,8 @@ impl Wiring<'_> {
         };
         let children = tree::children(self.rank, self.world_size);
         let mut pending: Vec<Channel> = Vec::new();
+        // What came together with the assignment wakes nobody again.
+        self.heed_root()?;
         loop {
             if uplink.is_none() && children.clone().all(|child| edges.contains_key(&child)) {
                 return Ok(());
@@ -193,13 +197,23 @@ impl Wiring<'_> {
         })
     }
 
-    /// The root's only news now is that somebody failed. Its end is none: it may have been told that
-    /// everyone else is wired.
+    /// The root's only news now is that somebody failed. It goes when everyone is wired, so if it has
+    /// gone before, its rank is lost. One that runs on no rank is not needed any more.
     fn hear_root(&mut self) -> Result<()> {
         self.root.pump_until_end();
-        match self.root.next() {
-            Some(FromRoot::Failed(failure)) => Err(failure.to_error()),
-            _ => Ok(()),
+        self.heed_root()
+    }
+
+    fn heed_root(&mut self) -> Result<()> {
+        if let Some(FromRoot::Failed(failure)) = self.root.next() {
+            return Err(failure.to_error());
+        }
+        match self.root_rank.filter(|_| self.root.has_ended()) {
+            Some(rank) => {
+                let message = format!("bootstrap: rank {rank} went away while ranks connected");
+                Err(Error::new(ErrorKind::PeerLost, message).with_rank(rank))
+            }
+            None => Ok(()),
         }
     }
 

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::Error;
+use crate::bootstrap::way;
 
 /// How long a rank listens.
 const PATIENCE: Duration = Duration::from_millis(700);
@@ -50,7 +51,7 @@ impl Inquiry {
                 }
                 Some(Some(next)) => *next,
                 Some(None) => return self.blame(at, "waits for local work"),
-                None => return self.blame(at, "does not answer"),
+                None => return self.blame(self.first_silent(at), "does not answer"),
             };
             if next != self.rank && visited.contains(&next) {
                 // They wait for each other.
@@ -67,6 +68,12 @@ impl Inquiry {
             visited.push(next);
             at = next;
         }
+    }
+
+    /// Whether a rank answers can only be heard if all do over which its answer would come.
+    fn first_silent(&self, silent: u32) -> u32 {
+        let way = way(self.rank, silent);
+        way.into_iter().find(|rank| !self.waits.contains_key(rank)).unwrap_or(silent)
     }
 
     fn blame(&self, rank: u32, why: &str) -> Error {
@@ -97,6 +104,15 @@ mod tests {
         assert_eq!(culprit(0, Some(2), &[(2, Some(1)), (3, Some(1))]), Some(1));
         assert_eq!(culprit(3, Some(1), &[(0, Some(2)), (2, Some(1))]), Some(1));
         assert_eq!(culprit(0, Some(1), &[]), Some(1));
+    }
+
+    #[test]
+    fn a_silent_rank_is_excused_by_one_that_would_pass_its_answer_on() {
+        // Rank 0 is stopped: nobody hears anybody.
+        assert_eq!(culprit(3, Some(2), &[]), Some(0));
+        // 5 and 6 hear each other and 1 above them.
+        assert_eq!(culprit(5, Some(2), &[(1, Some(0)), (6, Some(2))]), Some(0));
+        assert_eq!(culprit(5, Some(2), &[(1, Some(0)), (0, Some(2))]), Some(2));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use iccl_plugin_api::{DataType, RedOp};
 use iccl_runtime::comm::{Buffer, Communicator, Group, Handle, Runtime};
 use iccl_runtime::{Error, ErrorKind, Result};
+use iccl_tests::children::{self, Anchor};
 use iccl_tests::processes::{Holdings, processor_time};
 
 // Linked in, so that no folder is needed.
@@ -32,6 +33,11 @@ fn main() {
         ["fork"] => fork(),
         ["communicators", times] => communicators(number(times)),
         ["calls", times] => calls(number(times)),
+        ["survive", anchor, least, rounds] => {
+            let anchor = if anchor == "world" { Anchor::World } else { Anchor::Last };
+            children::survive(anchor, number(least) as u32, number(rounds) as i32)
+        }
+        ["descendants", times] => children::descendants(number(times)),
         ["warnings"] => plan_warnings(),
         ["latency", rounds] => latency(number(rounds) as u32),
         ["bandwidth", bytes, rounds] => bandwidth(number(bytes) as usize, number(rounds) as u32),
