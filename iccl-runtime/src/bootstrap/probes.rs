@@ -33,6 +33,8 @@ struct Probe {
     address: SocketAddr,
     next: Instant,
     connection: Option<Connection>,
+    /// Why the last attempt to connect failed, if that says nothing of the rank.
+    failure: Option<Errno>,
 }
 
 #[derive(Debug)]
@@ -45,7 +47,7 @@ impl Probes {
     /// Probes of these ranks, a moment from now.
     pub(super) fn new(ranks: impl IntoIterator<Item = (u32, SocketAddr)>) -> Self {
         let next = Instant::now() + FIRST_AFTER;
-        let probe = |address| Probe { address, next, connection: None };
+        let probe = |address| Probe { address, next, connection: None, failure: None };
         Self { probes: ranks.into_iter().map(|(rank, address)| (rank, probe(address))).collect() }
     }
 
@@ -72,10 +74,27 @@ impl Probes {
                     return Some(*rank);
                 }
                 // Says something of this host or of the network, nothing of the rank.
-                Err(_) => probe.next = now + PAUSE,
+                Err(error) => {
+                    probe.next = now + PAUSE;
+                    probe.failure = Errno::from_io_error(&error);
+                }
             }
         }
         None
+    }
+
+    /// What is known of a rank that has not come.
+    pub(super) fn describe(&self, rank: u32) -> Option<String> {
+        let Probe { address, connection, failure, .. } = self.probes.get(&rank)?;
+        match (connection, failure) {
+            (Some(Connection { is_connecting: false, .. }), _) => {
+                Some(format!("rank {rank} listens at {address} and does not come"))
+            }
+            (_, Some(errno)) => {
+                Some(format!("rank {rank} cannot be reached at {address}: {errno}"))
+            }
+            _ => Some(format!("no answer from rank {rank} at {address}")),
+        }
     }
 
     /// When the next connection is due.
@@ -101,6 +120,7 @@ impl Probes {
             match socket_error(&connection.socket) {
                 Ok(Ok(())) => {
                     connection.is_connecting = false;
+                    probe.failure = None;
                     return false;
                 }
                 Ok(Err(errno)) | Err(errno) => errno,
@@ -114,6 +134,7 @@ impl Probes {
             }
         };
         probe.connection = None;
+        probe.failure = Some(ended);
         let pause = if ended == Errno::CONNRESET { SHORT_PAUSE } else { PAUSE };
         probe.next = Instant::now() + pause;
         ended == Errno::CONNREFUSED
@@ -151,6 +172,9 @@ mod tests {
         let mut probes = Probes::new([(4, address(0)), (7, address(1))]);
         assert_eq!(gone_within(&mut probes, Duration::from_millis(900)), None);
         assert_eq!(probes.sockets().count(), 2, "one connection each, and no more");
+        let told = probes.describe(4).expect("words");
+        assert_eq!(told, format!("rank 4 listens at {} and does not come", address(0)));
+        assert_eq!(probes.describe(5), None);
         let [first, second] = listeners;
         // What is in its queue is closed with it.
         drop(second);

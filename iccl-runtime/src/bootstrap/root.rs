@@ -317,7 +317,8 @@ impl Service {
         }
         self.drop_late();
         if !self.is_complete && self.roster.failure().is_none() {
-            self.roster.expire(Instant::now(), self.options.wire_version);
+            let seen = |rank| self.probes.describe(rank);
+            self.roster.expire(Instant::now(), self.options.wire_version, seen);
         }
         self.tell_failure();
         Ok(())

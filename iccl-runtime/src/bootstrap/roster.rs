@@ -223,8 +223,14 @@ impl Roster {
         self.stranger_version = Some((theirs, peer.to_owned()));
     }
 
-    /// Fails the job when it is too late for those who are missing.
-    pub(super) fn expire(&mut self, now: Instant, wire_version: u32) {
+    /// Fails the job when it is too late for those who are missing. `seen` tells what else is known of
+    /// one of them.
+    pub(super) fn expire(
+        &mut self,
+        now: Instant,
+        wire_version: u32,
+        seen: impl Fn(u32) -> Option<String>,
+    ) {
         if let Some(rank) = self.away_too_long(now) {
             let message = format!("rank {rank} went away before it had checked in");
             self.fail(Failure::new(ErrorKind::PeerLost, Some(rank), message));
@@ -238,6 +244,9 @@ impl Roster {
             Some(members) => format!("{}: missing ranks {}", members.call, missing.text),
             None => format!("missing ranks {}", missing.text),
         };
+        if let Some(seen) = seen(missing.first) {
+            let _ = write!(message, " ({seen})");
+        }
         let mut kind = ErrorKind::Rendezvous;
         if let Some((theirs, peer)) = &self.stranger_version {
             kind = ErrorKind::VersionMismatch;
@@ -404,9 +413,9 @@ mod tests {
         let mut hasty = check_in(2, 3);
         hasty.patience_milliseconds = 500;
         roster.arrive(1, hasty, now);
-        roster.expire(now + Duration::from_millis(499), 1);
+        roster.expire(now + Duration::from_millis(499), 1, |_| None);
         assert_eq!(roster.failure(), None);
-        roster.expire(now + Duration::from_millis(500), 1);
+        roster.expire(now + Duration::from_millis(500), 1, |_| None);
         let failure = roster.failure().unwrap();
         assert_eq!((failure.message.as_str(), failure.rank), ("missing ranks [1]", Some(1)));
     }
@@ -418,7 +427,7 @@ mod tests {
         roster.arrive(0, check_in(0, 2), now);
         roster.note_version(9, "10.0.0.9:1");
         assert_eq!(roster.failure(), None, "a stranger cannot end the job");
-        roster.expire(now + Duration::from_secs(3), 1);
+        roster.expire(now + Duration::from_secs(3), 1, |_| None);
         let failure = roster.failure().unwrap();
         assert_eq!(failure.kind, ErrorKind::VersionMismatch);
         assert_eq!(
@@ -436,9 +445,9 @@ mod tests {
         roster.note_went_away(2, now);
         roster.arrive(1, check_in(1, 3), now);
         assert_eq!(roster.next(), Some(now + RETURN_LIMIT));
-        roster.expire(now, 1);
+        roster.expire(now, 1, |_| None);
         assert_eq!(roster.failure(), None);
-        roster.expire(now + RETURN_LIMIT, 1);
+        roster.expire(now + RETURN_LIMIT, 1, |_| None);
         let failure = roster.failure().unwrap();
         assert_eq!((failure.kind, failure.rank), (ErrorKind::PeerLost, Some(2)));
         assert_eq!(failure.message, "rank 2 went away before it had checked in");
@@ -501,9 +510,9 @@ mod tests {
         let mut roster = survivors();
         let now = Instant::now();
         roster.arrive(0, call(0, "shrink without [1]"), now);
-        roster.expire(now + Duration::from_secs(3), 1);
+        roster.expire(now + Duration::from_secs(3), 1, |rank| Some(format!("{rank} is silent")));
         let failure = roster.failure().unwrap();
-        assert_eq!(failure.message, "shrink without [1]: missing ranks [2, 5]");
+        assert_eq!(failure.message, "shrink without [1]: missing ranks [2, 5] (2 is silent)");
         let mut roster = survivors();
         roster.refused(5);
         assert_eq!(roster.failure().unwrap().rank, Some(5));
