@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bootstrap_support::*;
-use iccl_runtime::bootstrap::{Bootstrap, JoinOptions, Meeting, Rendezvous};
+use iccl_runtime::ErrorKind;
+use iccl_runtime::bootstrap::{Bootstrap, JoinOptions, Meeting, Rendezvous, UniqueId};
 use iccl_wire::{Claim, Context, Handshake, Key, encode_frame};
 
 const ROOT: u64 = u64::MAX - 1;
@@ -208,14 +209,37 @@ fn insider(address: SocketAddr, key: &Key, job: &[u8], rank: u64, say: &[u8]) ->
     stream
 }
 
+/// The key of a unique id.
+fn key_of(id: &UniqueId) -> Key {
+    // Magic 8, version 2, address 23, then the secret.
+    let mut secret = [0; 32];
+    secret.copy_from_slice(&id.to_bytes()[33..65]);
+    Key::from_bytes(secret)
+}
+
+#[test]
+fn b037_a_rank_that_dies_between_its_proof_and_its_check_in_is_named_soon() {
+    let id = unique_id();
+    let waiting = start(options(&id, 0, 3));
+    let dead = insider(id.address(), &key_of(&id), &id.job(), 1, b"");
+    // One that comes again over another connection is not meant.
+    let again = insider(id.address(), &key_of(&id), &id.job(), 2, b"");
+    drop(again);
+    let third = start(options(&id, 2, 3));
+    let started = Instant::now();
+    drop(dead);
+    for thread in [waiting, third] {
+        let error = thread.join().unwrap().unwrap_err();
+        assert_eq!((error.kind(), error.rank()), (ErrorKind::PeerLost, Some(1)), "{error}");
+        assert!(error.message().contains("rank 1 went away before it had checked in"), "{error}");
+    }
+    assert!(started.elapsed() < PATIENT / 2, "{:?}", started.elapsed());
+}
+
 #[test]
 fn b065_nonsense_from_somebody_who_knows_the_secret_ends_only_its_connection() {
     let id = unique_id_with(Duration::from_millis(500));
-    let bytes = id.to_bytes();
-    // Magic 8, version 2, address 23, then the secret.
-    let mut secret = [0; 32];
-    secret.copy_from_slice(&bytes[33..65]);
-    let key = Key::from_bytes(secret);
+    let key = key_of(&id);
     let mut unknown_message = Vec::new();
     encode_frame(&[200, 1, 2, 3], 100, &mut unknown_message).unwrap();
     let mut empty = Vec::new();

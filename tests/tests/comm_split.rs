@@ -253,6 +253,21 @@ fn b048_parent_and_children_progress_in_any_order() {
 }
 
 #[test]
+fn b049_two_threads_may_duplicate_at_once() {
+    Job::new(2).run(|world| {
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..10 {
+                        must_be_right(&world.duplicate().unwrap_or_else(|error| panic!("{error}")));
+                    }
+                });
+            }
+        });
+    });
+}
+
+#[test]
 fn b052_parent_and_children_are_destroyed_in_any_order() {
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
         let job = Job::new(3);
@@ -426,6 +441,7 @@ fn lists_that_differ_are_told_and_can_be_mended() {
         ([&[3_u32][..], &[3, 2], &[3]], ErrorKind::Mismatch),
         ([&[3], &[3], &[]], ErrorKind::Mismatch),
     ] {
+        let together = Barrier::new(3);
         Job::new(4).run(|world| {
             end(world);
             let own = world.rank() as usize;
@@ -445,6 +461,8 @@ fn lists_that_differ_are_told_and_can_be_mended() {
             let expected: Vec<u32> =
                 expected.into_iter().filter(|rank| *rank as usize != own).collect();
             assert_eq!(world.lost_ranks(), expected, "rank {own}");
+            // Whoever is late for an attempt would join the next.
+            together.wait();
             let rest = world.shrink(&[3]).unwrap_or_else(|error| panic!("rank {own}: {error}"));
             must_be_right(&rest);
         });

@@ -83,6 +83,11 @@ impl Probes {
         None
     }
 
+    /// The rank that listened at `address`, where another listens now: it is gone, and its port was free.
+    pub(super) fn replaced_at(&self, address: SocketAddr) -> Option<u32> {
+        self.probes.iter().find(|(_, probe)| probe.address == address).map(|(rank, _)| *rank)
+    }
+
     /// What is known of a rank that has not come.
     pub(super) fn describe(&self, rank: u32) -> Option<String> {
         let Probe { address, connection, failure, .. } = self.probes.get(&rank)?;
@@ -118,6 +123,8 @@ impl Probes {
         let Some(connection) = &mut probe.connection else { return false };
         let ended = if connection.is_connecting {
             match socket_error(&connection.socket) {
+                // Where nobody listens, a connection may reach its own other end.
+                Ok(Ok(())) if is_own_end(&connection.socket) => Errno::CONNREFUSED,
                 Ok(Ok(())) => {
                     connection.is_connecting = false;
                     probe.failure = None;
@@ -138,6 +145,14 @@ impl Probes {
         let pause = if ended == Errno::CONNRESET { SHORT_PAUSE } else { PAUSE };
         probe.next = Instant::now() + pause;
         ended == Errno::CONNREFUSED
+    }
+}
+
+fn is_own_end(socket: &OwnedFd) -> bool {
+    let socket = socket2::SockRef::from(socket);
+    match (socket.local_addr(), socket.peer_addr()) {
+        (Ok(own), Ok(peer)) => own.as_socket() == peer.as_socket(),
+        _ => false,
     }
 }
 
@@ -166,6 +181,24 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_to_itself_is_none() {
+        let socket = |address: SocketAddr| {
+            let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)
+                .expect("a socket");
+            socket.bind(&address.into()).expect("bound");
+            socket
+        };
+        let own = socket("127.0.0.1:0".parse().expect("an address"));
+        let address = own.local_addr().expect("an address");
+        own.connect(&address).expect("TCP lets a socket connect to itself");
+        assert!(is_own_end(&own.into()));
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
+        let other = socket("127.0.0.1:0".parse().expect("an address"));
+        other.connect(&listener.local_addr().expect("an address").into()).expect("connected");
+        assert!(!is_own_end(&other.into()));
+    }
+
+    #[test]
     fn who_listens_is_there_and_who_stops_is_gone() {
         let listeners = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").expect("a listener"));
         let address = |index: usize| listeners[index].local_addr().expect("an address");
@@ -175,6 +208,8 @@ mod tests {
         let told = probes.describe(4).expect("words");
         assert_eq!(told, format!("rank 4 listens at {} and does not come", address(0)));
         assert_eq!(probes.describe(5), None);
+        assert_eq!(probes.replaced_at(address(1)), Some(7));
+        assert_eq!(probes.replaced_at("127.0.0.1:1".parse().expect("an address")), None);
         let [first, second] = listeners;
         // What is in its queue is closed with it.
         drop(second);

@@ -411,8 +411,9 @@ impl Service {
         match (frames.first(), outcome) {
             (Some(frame), _) => self.check_in(entry, frame),
             (None, Err(error)) => {
-                // One that has proved itself; by aborting, or because it was killed.
-                if let Some(claim) = entry.channel.claim()
+                let has_ended = matches!(error, ChannelError::Closed | ChannelError::Os(_));
+                // One that had proved itself: it was killed, say.
+                if let Some(claim) = entry.channel.claim().filter(|_| has_ended)
                     && let Ok(rank) = u32::try_from(claim.dialer)
                 {
                     self.roster.note_went_away(rank, Instant::now());
@@ -462,6 +463,10 @@ impl Service {
             return;
         }
         self.probes.forget(rank);
+        let own = self.roster.entries().get(&rank).and_then(|entry| entry.check_in.listener);
+        if let Some(gone) = own.and_then(|address| self.probes.replaced_at(address)) {
+            self.roster.refused(gone);
+        }
         self.ranks.insert(rank, (entry.id, entry.channel));
         if arrival == Arrival::Complete {
             self.assign();

@@ -280,13 +280,15 @@ fn fork() -> Result<()> {
     if child == 0 {
         let refused = |error: Error| error.kind() == ErrorKind::Forked;
         let call = sums.begin(&communicator, 1).is_err_and(refused);
+        let split = communicator.split(Some(0), 0).is_err_and(refused);
+        let shrunk = communicator.shrink(&[]).is_err_and(refused);
         let end = communicator.finalize().is_err_and(refused);
         communicator.abort();
         // Destructors must not harm the parent.
         drop(communicator);
         drop(sums);
         // SAFETY: ends the child without running the parent's exit handlers.
-        unsafe { libc::_exit(i32::from(!call) | i32::from(!end) << 1) }
+        unsafe { libc::_exit(i32::from(!(call && split && shrunk)) | i32::from(!end) << 1) }
     }
     let mut status = 0;
     // SAFETY: this process's own child.
