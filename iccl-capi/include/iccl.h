@@ -135,6 +135,12 @@ typedef enum {
     icclMaxRedOp = 0x7fffffff
 } icclRedOp_t;
 
+/* Where the scalar of a pre-multiplied sum is. Numbers are NCCL's. */
+typedef enum {
+    icclScalarDevice = 0,
+    icclScalarHostImmediate = 1
+} icclScalarResidence_t;
+
 /* What a new communicator's ranks have in common: where they meet, and the job's secret. One rank
  * gets it from icclGetUniqueId and gives its bytes to the others, over a way that strangers cannot
  * read. */
@@ -403,7 +409,18 @@ icclResult_t icclGroupStart(void);
  * one that cannot be made is ended. */
 icclResult_t icclGroupEnd(void);
 
-/* ---- How contributions are combined ---- */
+/* ---- Reductions that a communicator is given besides those that all have ---- */
+
+/* Makes an op for a sum of contributions that each rank multiplies by a scalar of its own first, for
+ * this communicator and elements of datatype. scalar points to one element, in the host's memory, which
+ * is read now (icclScalarHostImmediate), or in the device's, which is read by each operation when its
+ * stream reaches it, and stays valid until they are over (icclScalarDevice). All ranks use such an op in
+ * the same call; their numbers and scalars may differ. */
+icclResult_t icclRedOpCreatePreMulSum(icclRedOp_t *op, void *scalar, icclDataType_t datatype,
+                                      icclScalarResidence_t residence, icclComm_t comm);
+
+/* Ends an op that icclRedOpCreatePreMulSum made. Operations that were called with it go on. */
+icclResult_t icclRedOpDestroy(icclRedOp_t op, icclComm_t comm);
 
 /* ---- Streams: in which order a device does its work ---- */
 

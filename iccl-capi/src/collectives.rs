@@ -50,7 +50,7 @@ pub unsafe extern "C" fn icclAllReduce(
 ) -> ResultNumber {
     enqueue("icclAllReduce", comm, stream, |communicator, stream| {
         let dtype = data_type(datatype)?;
-        let op = reduction(op, comm)?;
+        let op = reduction(op, dtype, comm)?;
         // SAFETY: the caller promises it.
         let handle = unsafe {
             communicator.all_reduce_raw(sendbuff, recvbuff, count as u64, dtype, op, stream)
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn icclReduce(
 ) -> ResultNumber {
     enqueue("icclReduce", comm, stream, |communicator, stream| {
         let dtype = data_type(datatype)?;
-        let op = reduction(op, comm)?;
+        let op = reduction(op, dtype, comm)?;
         let root = rank("root", root, communicator.ranks())?;
         // SAFETY: the caller promises it.
         let handle = unsafe {
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn icclReduceScatter(
 ) -> ResultNumber {
     enqueue("icclReduceScatter", comm, stream, |communicator, stream| {
         let dtype = data_type(datatype)?;
-        let op = reduction(op, comm)?;
+        let op = reduction(op, dtype, comm)?;
         // SAFETY: the caller promises it.
         let handle = unsafe {
             communicator.reduce_scatter_raw(sendbuff, recvbuff, recvcount as u64, dtype, op, stream)

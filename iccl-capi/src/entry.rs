@@ -10,6 +10,7 @@ use iccl_runtime::{Error, ErrorKind};
 use crate::failure::{Failure, Refused};
 use crate::handles::{Kind, Table};
 use crate::numbers::Outcome;
+use crate::reductions::Made;
 use crate::types::CommHandle;
 
 /// How often it is looked whether a communicator is made.
@@ -26,6 +27,7 @@ pub(crate) struct Entry {
     last_error: Mutex<Option<String>>,
     /// Ranks of the same communicator that one thread made, which then ends them too.
     siblings: Mutex<Option<Arc<Siblings>>>,
+    reductions: Mutex<Made>,
 }
 
 /// Ranks of one communicator that one thread made. A rank that leaves waits a moment for others to leave,
@@ -170,6 +172,7 @@ impl Entry {
             state: Mutex::new(state),
             last_error: Mutex::default(),
             siblings: Mutex::default(),
+            reductions: Mutex::default(),
         }
     }
 
@@ -286,6 +289,11 @@ impl Entry {
             | State::Finalized(communicator) => communicator.abort(),
             State::Making(_) | State::Failed(_) | State::None | State::Gone => {}
         }
+    }
+
+    /// The reductions that it was given.
+    pub(crate) fn reductions(&self) -> MutexGuard<'_, Made> {
+        lock(&self.reductions)
     }
 
     pub(crate) fn keep_error(&self, text: &str) {

@@ -35,7 +35,7 @@ pub mod memory;
 mod numbers;
 pub mod point_to_point;
 mod process;
-mod reductions;
+pub mod reductions;
 pub mod splits;
 pub mod streams;
 pub mod types;

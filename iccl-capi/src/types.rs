@@ -13,6 +13,8 @@ pub type ResultNumber = c_int;
 pub type DataTypeNumber = c_int;
 /// `icclRedOp_t`, as a number.
 pub type RedOpNumber = c_int;
+/// `icclScalarResidence_t`, as a number.
+pub type ResidenceNumber = c_int;
 /// `icclComm_t`: a handle, never followed.
 pub type CommHandle = *mut c_void;
 /// `icclStream_t`: a handle, never followed.

@@ -104,7 +104,7 @@ pub unsafe extern "C" fn icclReduceScatterV(
 ) -> ResultNumber {
     enqueue("icclReduceScatterV", comm, stream, |communicator, stream| {
         let dtype = data_type(datatype)?;
-        let op = reduction(op, comm)?;
+        let op = reduction(op, dtype, comm)?;
         // SAFETY: the caller promises it.
         let blocks = unsafe { blocks(SENT, sendcounts, sdispls, communicator.ranks())? };
         // SAFETY: as above.

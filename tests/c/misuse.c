@@ -85,6 +85,21 @@ static void arguments(void) {
     FAILS(icclInvalidArgument, "stream is NULL", icclStreamCreate(NULL));
     FAILS(icclInvalidArgument, "ptr is NULL", icclMemAlloc(NULL, 8));
     FAILS(icclInvalidArgument, "newcomm is NULL", icclCommDup(comm, NULL, NULL));
+    icclRedOp_t op = icclSum;
+    float scalar = 2.0F;
+    FAILS(icclInvalidArgument, "op is NULL",
+          icclRedOpCreatePreMulSum(NULL, &scalar, icclFloat32, icclScalarHostImmediate, comm));
+    FAILS(icclInvalidArgument, "scalar is NULL",
+          icclRedOpCreatePreMulSum(&op, NULL, icclFloat32, icclScalarHostImmediate, comm));
+    FAILS(icclInvalidArgument, "residence: 5",
+          icclRedOpCreatePreMulSum(&op, &scalar, icclFloat32, (icclScalarResidence_t)5, comm));
+    OK(icclRedOpCreatePreMulSum(&op, &scalar, icclFloat32, icclScalarHostImmediate, comms[1]));
+    FAILS(icclInvalidArgument, "another's",
+          icclAllReduce(numbers, numbers, COUNT, icclFloat32, op, comm, NULL));
+    FAILS(icclInvalidArgument, "op: 0 is one that all", icclRedOpDestroy(icclSum, comm));
+    /* 8 is the runtime's number of a pre-multiplied sum, which is nothing without a scalar. */
+    FAILS(icclInvalidArgument, "op: 8",
+          icclAllReduce(numbers, numbers, COUNT, icclFloat32, icclNumOps, comm, NULL));
     icclComm_t other = NULL;
     FAILS(icclInvalidArgument, "color is -2", icclCommSplit(comm, -2, 0, &other, NULL));
     FAILS(icclInvalidArgument, "shrinkFlags is 9", icclCommShrink(comm, NULL, 0, &other, NULL, 9));

@@ -1,4 +1,4 @@
-/* Communicators that are made and ended without blocking, and an abort meanwhile. */
+/* Communicators that one thread makes and ends: in groups, and without blocking, with an abort meanwhile. */
 #include <pthread.h>
 #include <time.h>
 
@@ -100,6 +100,69 @@ static void together(void) {
     }
 }
 
+/* Calls that block do so at the end of the group. */
+static void in_groups(void) {
+    enum { RANKS = 3 };
+    icclUniqueId id;
+    OK(icclGetUniqueId(&id));
+    icclComm_t comms[RANKS];
+    icclComm_t parts[RANKS];
+    OK(icclGroupStart());
+    for (int rank = 0; rank < RANKS; rank++) {
+        OK(icclCommInitRank(&comms[rank], RANKS, id, rank));
+    }
+    OK(icclGroupEnd());
+    /* Ranks 2 and 0, in this order; rank 1 gets none. */
+    OK(icclGroupStart());
+    for (int rank = 0; rank < RANKS; rank++) {
+        int color = rank == 1 ? ICCL_SPLIT_NOCOLOR : 0;
+        OK(icclCommSplit(comms[rank], color, -rank, &parts[rank], NULL));
+    }
+    OK(icclGroupEnd());
+    TRUE_(parts[1] == NULL);
+    int number = -1;
+    OK(icclCommUserRank(parts[0], &number));
+    TRUE_(number == 1);
+    OK(icclCommUserRank(parts[2], &number));
+    TRUE_(number == 0);
+
+    int sums[RANKS] = {1, 1, 1};
+    OK(icclGroupStart());
+    for (int rank = 0; rank < RANKS; rank++) {
+        OK(icclAllReduce(&sums[rank], &sums[rank], 1, icclInt32, icclSum,
+                         rank == 1 ? comms[1] : parts[rank], NULL));
+    }
+    /* Rank 1's all-reduce is of all three. */
+    int more[RANKS] = {1, 0, 1};
+    for (int rank = 0; rank < RANKS; rank += 2) {
+        OK(icclAllReduce(&more[rank], &more[rank], 1, icclInt32, icclSum, comms[rank], NULL));
+    }
+    OK(icclGroupEnd());
+    for (int rank = 0; rank < RANKS; rank++) {
+        OK(icclCommSynchronize(comms[rank]));
+        if (parts[rank] != NULL) {
+            OK(icclCommSynchronize(parts[rank]));
+        }
+        TRUE_(sums[rank] == (rank == 1 ? 3 : 2));
+    }
+    TRUE_(more[0] == 3 && more[2] == 3);
+    OK(icclCommDestroy(parts[0]));
+    OK(icclCommDestroy(parts[2]));
+    for (int rank = 0; rank < RANKS; rank++) {
+        OK(icclCommDestroy(comms[rank]));
+    }
+
+    /* One of two cannot come to be: the end says why, and its handle is gone. */
+    OK(icclGetUniqueId(&id));
+    icclConfig_t config = ICCL_CONFIG_INITIALIZER;
+    config.initTimeoutMilliseconds = 500;
+    OK(icclGroupStart());
+    OK(icclCommInitRankConfig(&comms[0], 2, id, 0, &config));
+    TRUE_(icclGroupEnd() != icclSuccess);
+    TRUE_(strstr(icclGetLastError(NULL), "missing ranks [1]") != NULL);
+    ANSWERS(icclInvalidHandle, icclCommDestroy(comms[0]));
+}
+
 /* A communicator that cannot be made says why. */
 static void refused(void) {
     icclUniqueId id;
@@ -118,6 +181,7 @@ static void refused(void) {
 int main(void) {
     abandoned();
     together();
+    in_groups();
     refused();
     puts("nothing blocked");
     return 0;

@@ -192,11 +192,15 @@ fn the_numbers_of_the_header_are_those_of_the_code() {
         (RedOp::Max, "Max"),
         (RedOp::Min, "Min"),
         (RedOp::Avg, "Avg"),
+        (RedOp::BitAnd, "Band"),
+        (RedOp::BitOr, "Bor"),
+        (RedOp::BitXor, "Bxor"),
     ];
     for (op, name) in ops {
         equal(format!("iccl{name}"), op.code().into());
     }
-    equal("icclNumOps".into(), RedOp::ALL.len() as i64);
+    // A number alone is no pre-multiplied sum.
+    equal("icclNumOps".into(), RedOp::ALL.len() as i64 - 1);
     // NCCL's own numbers, which programs may have stored.
     for (name, number) in [
         ("icclUnhandledCudaError", 1),
@@ -208,6 +212,8 @@ fn the_numbers_of_the_header_are_those_of_the_code() {
         ("icclInProgress", 7),
         ("icclBfloat16", 9),
         ("icclAvg", 4),
+        ("icclScalarDevice", 0),
+        ("icclScalarHostImmediate", 1),
     ] {
         equal(name.to_owned(), number);
     }

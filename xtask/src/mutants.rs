@@ -154,6 +154,21 @@ const MUTANTS: &[Mutant] = &[
         tests: &["-p", "iccl-wire"],
     },
     Mutant {
+        name: "handle-generation-not-compared",
+        file: "iccl-capi/src/handles.rs",
+        find: "let place = places.all.get(at).filter(|place| place.generation == generation);",
+        replace: "let _ = generation;
+        let place = places.all.get(at);",
+        tests: &["-p", "iccl-capi"],
+    },
+    Mutant {
+        name: "refusal-in-a-c-group-forgotten",
+        file: "iccl-capi/src/collectives.rs",
+        find: "groups::refuse(function, failure);",
+        replace: "let _ = (function, failure);",
+        tests: &["-p", "iccl-tests", "--test", "c_library"],
+    },
+    Mutant {
         name: "plan-differs-on-one-rank",
         file: "iccl-runtime/src/comm/initialise.rs",
         find: "digest: plan.link_digest(rank, peer.rank)?,",

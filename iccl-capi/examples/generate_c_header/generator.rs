@@ -52,6 +52,7 @@ pub(crate) fn generate(package: &Path) -> Result<String> {
     results(&mut out);
     data_types(&mut out);
     operations(&mut out);
+    residences(&mut out);
     let source = |name: &str| {
         let text = std::fs::read_to_string(package.join("src").join(name))?;
         syn::parse_file(&text).map_err(other)
@@ -149,6 +150,15 @@ fn operations(out: &mut String) {
     }
     let _ = writeln!(out, "    icclNumOps = {},", built_in.len());
     let _ = write!(out, "    icclMaxRedOp = 0x7fffffff\n}} icclRedOp_t;\n\n");
+}
+
+fn residences(out: &mut String) {
+    out.push_str(
+        "/* Where the scalar of a pre-multiplied sum is. Numbers are NCCL's. */\ntypedef enum {\n",
+    );
+    let members =
+        iccl::reductions::residences().map(|(name, number)| format!("    {name} = {number}"));
+    let _ = write!(out, "{}\n}} icclScalarResidence_t;\n\n", members.join(",\n"));
 }
 
 /// A member of an enumeration, and its other names.
