@@ -28,6 +28,7 @@ fn main() {
         ["skip", which] => skip_one(number(which)),
         ["leave", how] => leave(how),
         ["abort"] => abort_after_a_while(),
+        ["strangers"] => among_strangers(),
         ["abort-beside-a-stopped-rank"] => abort_beside_a_stopped_rank(),
         ["idle", milliseconds] => idle(Duration::from_millis(number(milliseconds))),
         ["fork"] => fork(),
@@ -253,6 +254,38 @@ fn abort_beside_a_stopped_rank() -> Result<()> {
         }
     });
     drop((first, second));
+    say("done");
+    Ok(())
+}
+
+/// Works while strangers come, and makes another communicator when they have.
+fn among_strangers() -> Result<()> {
+    let communicator = Runtime::new()?.world()?;
+    let sums = Sums::new(&communicator, 2000)?;
+    sums.round(&communicator, 0)?;
+    let before = Holdings::now().resident_kib;
+    say("running");
+    let started = Instant::now();
+    for round in 1.. {
+        sums.round(&communicator, round)?;
+        // All ranks must leave in the same round, so one of them says when.
+        let over =
+            i64::from(communicator.rank() == 0 && started.elapsed() > Duration::from_secs(4));
+        let told = communicator.device().buffer_from(&[over])?;
+        let stream = communicator.stream();
+        let root = (communicator.rank() == 0).then_some(&told);
+        communicator.broadcast(root, &told, 1, DataType::I64, 0, stream)?.wait()?;
+        if told.read::<i64>()? == [1] {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let other = communicator.duplicate()?;
+    Sums::new(&other, 2000)?.round(&other, 1)?;
+    sums.round(&communicator, 2)?;
+    say(&format!("grown {}", Holdings::now().resident_kib.saturating_sub(before)));
+    other.finalize()?;
+    communicator.finalize()?;
     say("done");
     Ok(())
 }
