@@ -177,13 +177,21 @@ fn full(program: &str, state: &State) -> Summary {
             }
             let started = Instant::now();
             let forced = declared::forcible().into_iter().map(Some);
-            let columns: Vec<Column> = [None]
+            let mut columns: Vec<Column> = [None]
                 .into_iter()
                 .chain(forced)
                 .map(|forced| Column { forced, cells: product::cells(ranks, forced) })
                 .collect();
-            let planned: usize = columns.iter().map(|column| column.cells.len()).sum();
-            println!("{name}: {planned} cells");
+            let count = |columns: &[Column]| -> usize {
+                columns.iter().map(|column| column.cells.len()).sum()
+            };
+            let all = count(&columns);
+            for column in &mut columns {
+                column.cells.retain(|cell| product::fits(cell, ranks));
+            }
+            let planned = count(&columns);
+            let limit = product::MOST_BYTES >> 20;
+            println!("{name}: {planned} cells; {} exceed {limit} MiB, left out", all - planned);
             let block = Block { program, ranks, transport, talkative: true };
             let of_block = block.run(&columns);
             println!(

@@ -65,9 +65,6 @@ pub fn cells(ranks: u32, forced: Option<Algorithm>) -> Vec<Cell> {
                             alignment: Alignment::ALL[(turn >> 32) as usize % 4],
                             grouped: false,
                         };
-                        if !fits(&cell, ranks) {
-                            continue;
-                        }
                         cells.push(cell);
                         if forced.is_none() && count <= 1000 {
                             grouped.push(Cell { grouped: true, ..cell });
@@ -82,7 +79,7 @@ pub fn cells(ranks: u32, forced: Option<Algorithm>) -> Vec<Cell> {
 }
 
 /// What the buffers of all ranks may have together.
-const MOST_BYTES: u64 = 256 << 20;
+pub const MOST_BYTES: u64 = 256 << 20;
 
 /// Whether a cell fits into memory that a usual machine has to spare.
 pub fn fits(cell: &Cell, ranks: u32) -> bool {
