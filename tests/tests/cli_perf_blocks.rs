@@ -53,10 +53,10 @@ fn every_root_gathers_and_scatters() {
 #[test]
 fn reductions_are_right_on_every_root_and_in_every_block() {
     for hosts in LAYOUTS {
-        for dtypes in ["i8,u32,bf16", "f16,f64"] {
+        for dtypes in ["i8,u32,bf16", "f16,f64,f8e4m3"] {
             let case = ["--dtype", dtypes, "--op", "all"];
             let rows = right_rows(&[&["reduce_scatter"][..], &case, &SIZES].concat(), hosts);
-            for op in ["sum", "prod", "min", "max", "avg"] {
+            for op in ["sum", "prod", "min", "max", "avg", "premulsum"] {
                 assert!(rows.iter().any(|row| row["op"] == op), "{op}");
             }
             let few = ["-b", "8", "-e", "200K", "-f", "20000", "--root", "all"];

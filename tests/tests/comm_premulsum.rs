@@ -153,6 +153,19 @@ fn scalars_that_make_no_sense_are_refused_and_change_nothing() {
                 assert!(error.to_string().contains(what), "{error}");
             }
         }
+        // What is written while it is still needed: in the receive buffer, at its ends too.
+        for at in [0, 4, 12] {
+            let op = Reduction::pre_mul_sum(&buffer.slice(at, 4).expect("inside"));
+            let called = communicator.all_reduce(&buffer, &buffer, 4, DataType::F32, op, stream);
+            let error = called.expect_err("overwritten");
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+            assert!(error.to_string().contains("lies in the receive buffer"), "{error}");
+        }
+        let (three, fourth) = (buffer.slice(0, 12).expect("inside"), buffer.slice(12, 4));
+        let op = Reduction::pre_mul_sum(&fourth.expect("inside"));
+        let called = communicator.all_reduce(&three, &three, 3, DataType::F32, op, stream);
+        called.expect("beside it").wait().expect("the result");
+        assert_eq!(buffer.read::<f32>().expect("memory"), [2.0, 2.0, 2.0, 1.0]);
         must_be_right(communicator);
     });
 }

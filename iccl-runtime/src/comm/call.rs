@@ -232,4 +232,20 @@ impl Operands {
         }
         Ok(())
     }
+
+    /// Refuses a scalar that the operation would overwrite while it is still needed.
+    pub(super) fn check_scalar(&self, scalar: &Operand, program: &Program) -> Result<()> {
+        let schedule = program.schedule();
+        let (at, receive) = (scalar.pointer as u64, self.receive.pointer as u64);
+        let bytes = schedule.dtype.size_bytes() as u64;
+        if at == 0
+            || at.wrapping_add(bytes) <= receive
+            || receive.wrapping_add(schedule.recv_bytes) <= at
+        {
+            return Ok(());
+        }
+        let collective = schedule.collective;
+        let text = format!("{collective}: the scalar lies in the receive buffer");
+        Err(Error::new(ErrorKind::InvalidArgument, text))
+    }
 }

@@ -324,6 +324,7 @@ impl Communicator {
         let scalar = reduction.scalar(collective, dtype, &self.device)?;
         let program = self.program(&mut request)?;
         operands.check(&request, &program)?;
+        operands.check_scalar(&scalar, &program)?;
         let Operands { send, receive } = operands;
         let point_to_point = is_point_to_point(collective);
         Ok(Checked {

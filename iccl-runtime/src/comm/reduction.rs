@@ -96,6 +96,7 @@ impl Scalar {
     }
 
     /// The first element of a buffer of the communicator's device, as it is when the operation starts.
+    /// It must not lie in the receive buffer.
     pub fn in_buffer(buffer: &Buffer) -> Self {
         Self(Place::Buffer(buffer.clone()))
     }

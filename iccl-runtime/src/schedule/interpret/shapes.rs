@@ -69,9 +69,18 @@ impl Shapes {
 
     /// The expression as text.
     pub(super) fn text(&self, id: ShapeId) -> String {
-        self.evaluate(id, &|rank| rank.to_string(), &|operands, finish| match finish {
-            Finish::None => format!("({})", operands.join(" ∘ ")),
-            Finish::DivideByRanks(ranks) => format!("({}) / {ranks}", operands.join(" ∘ ")),
-        })
+        match self.get(id) {
+            Shape::Own(rank) => rank.to_string(),
+            Shape::Scaled(rank) => format!("s·{rank}"),
+            Shape::Combined { operands, finish } => {
+                let operands: Vec<String> =
+                    operands.iter().map(|operand| self.text(*operand)).collect();
+                let operands = operands.join(" ∘ ");
+                match finish {
+                    Finish::None => format!("({operands})"),
+                    Finish::DivideByRanks(ranks) => format!("({operands}) / {ranks}"),
+                }
+            }
+        }
     }
 }
