@@ -12,6 +12,7 @@ pub mod matrix;
 pub mod oracle;
 pub mod processes;
 pub mod ranks;
+pub mod sim_sdk;
 
 /// The guide's examples in Rust are compiled as documentation tests.
 #[cfg(doctest)]

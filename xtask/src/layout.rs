@@ -46,7 +46,18 @@ pub(crate) fn build(profile: &str) -> Result<(), Failure> {
             .and_then(|()| fs::rename(&beside, &place))
             .map_err(|error| failed(&place, &error))?;
     }
+    let simulated = simulated_libraries()?;
+    for (vendor, library) in &simulated {
+        let place = folder.join("sim-sdk").join(vendor);
+        fs::create_dir_all(&place).map_err(|error| failed(&place, &error))?;
+        let built = format!("libiccl_sim_{}.so", library.replace(['.', '-'], "_"));
+        let (beside, place) = (place.join(format!(".{library}.new")), place.join(library));
+        fs::copy(folder.join(&built), &beside)
+            .and_then(|_| fs::rename(&beside, &place))
+            .map_err(|error| failed(&place, &error))?;
+    }
     println!("laid out: {} and {}", folder.join("iccl").display(), plugins.display());
+    println!("simulated SDKs: {}", folder.join("sim-sdk").display());
     Ok(())
 }
 
@@ -55,14 +66,34 @@ pub(crate) fn plugin_package(name: &str) -> String {
     format!("{PLUGIN_PREFIX}{name}")
 }
 
+/// Vendor and soname of each simulated library, by the folders of `tests/sim-sdk/VENDOR/`.
+fn simulated_libraries() -> Result<Vec<(String, String)>, Failure> {
+    let mut found = Vec::new();
+    for vendor in folders(&workspace().join("tests/sim-sdk"))? {
+        for library in folders(&workspace().join("tests/sim-sdk").join(&vendor))? {
+            if library.contains(".so") {
+                found.push((vendor.clone(), library));
+            }
+        }
+    }
+    Ok(found)
+}
+
 /// The plugins of this workspace, by the folders of `plugins/`.
 pub(crate) fn plugin_names() -> Result<Vec<String>, Failure> {
-    let folder = workspace().join("plugins");
-    let entries = fs::read_dir(&folder)
+    let plugins = workspace().join("plugins");
+    let mut names = folders(&plugins)?;
+    names.retain(|name| plugins.join(name).join("Cargo.toml").is_file());
+    Ok(names)
+}
+
+/// The names of the folders in a folder, sorted.
+fn folders(folder: &Path) -> Result<Vec<String>, Failure> {
+    let entries = fs::read_dir(folder)
         .map_err(|error| Failure(format!("{} cannot be read: {error}", folder.display())))?;
     let mut names: Vec<String> = entries
         .filter_map(Result::ok)
-        .filter(|entry| entry.path().join("Cargo.toml").is_file())
+        .filter(|entry| entry.path().is_dir())
         .filter_map(|entry| entry.file_name().into_string().ok())
         .collect();
     names.sort();

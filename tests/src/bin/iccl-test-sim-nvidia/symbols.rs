@@ -1,0 +1,130 @@
+//! The C functions under test, with prototypes written here, found by `dlopen` and `dlsym`.
+
+// The names are C's.
+#![allow(non_snake_case)]
+
+use std::ffi::{CString, c_char, c_void};
+use std::path::Path;
+
+macro_rules! library {
+    ($(#[$note:meta])* $name:ident { $($symbol:ident($($argument:ty),*) -> $result:ty;)* }) => {
+        $(#[$note])*
+        #[derive(Clone, Copy)]
+        pub(crate) struct $name {
+            $(pub(crate) $symbol: unsafe extern "C" fn($($argument),*) -> $result,)*
+        }
+
+        impl $name {
+            /// # Panics
+            /// If the library or one of its symbols isn't there.
+            pub(crate) fn open(path: &Path) -> Self {
+                let library = open(path);
+                $(let $symbol = {
+                    let found = symbol(library, stringify!($symbol));
+                    assert!(!found.is_null(), "{}: no {}", path.display(), stringify!($symbol));
+                    // SAFETY: the prototype is the one of the header.
+                    unsafe {
+                        std::mem::transmute::<
+                            *mut c_void,
+                            unsafe extern "C" fn($($argument),*) -> $result,
+                        >(found)
+                    }
+                };)*
+                Self { $($symbol),* }
+            }
+        }
+    };
+}
+
+/// # Panics
+/// If it can't be loaded.
+pub(crate) fn open(path: &Path) -> *mut c_void {
+    let name = CString::new(path.as_os_str().as_encoded_bytes()).expect("a path");
+    // SAFETY: a simulated library, whose initialisers do nothing but Rust's.
+    let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    assert!(!library.is_null(), "{} cannot be loaded", path.display());
+    library
+}
+
+/// Null if there is none.
+pub(crate) fn symbol(library: *mut c_void, name: &str) -> *mut c_void {
+    let name = CString::new(name).expect("a name");
+    // SAFETY: an open library.
+    unsafe { libc::dlsym(library, name.as_ptr()) }
+}
+
+/// An address of device or host memory, a stream or an event.
+pub(crate) type Word = u64;
+/// `cudaIpcMemHandle_t` and `cudaIpcEventHandle_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct IpcHandle(pub(crate) [u8; 64]);
+
+library!(
+    /// `libcudart`.
+    Runtime {
+        cudaGetDeviceCount(*mut i32) -> i32;
+        cudaSetDevice(i32) -> i32;
+        cudaGetDevice(*mut i32) -> i32;
+        cudaDeviceSynchronize() -> i32;
+        cudaDeviceGetPCIBusId(*mut c_char, i32, i32) -> i32;
+        cudaDeviceGetByPCIBusId(*mut i32, *const c_char) -> i32;
+        cudaRuntimeGetVersion(*mut i32) -> i32;
+        cudaDriverGetVersion(*mut i32) -> i32;
+        cudaGetErrorString(i32) -> *const c_char;
+        cudaGetLastError() -> i32;
+        cudaMalloc(*mut Word, usize) -> i32;
+        cudaFree(Word) -> i32;
+        cudaMallocHost(*mut Word, usize) -> i32;
+        cudaFreeHost(Word) -> i32;
+        cudaHostRegister(Word, usize, u32) -> i32;
+        cudaHostUnregister(Word) -> i32;
+        cudaMemGetInfo(*mut usize, *mut usize) -> i32;
+        cudaPointerGetAttributes(*mut c_void, Word) -> i32;
+        cudaMemcpy(Word, Word, usize, i32) -> i32;
+        cudaMemcpyAsync(Word, Word, usize, i32, Word) -> i32;
+        cudaMemsetAsync(Word, i32, usize, Word) -> i32;
+        cudaStreamCreateWithFlags(*mut Word, u32) -> i32;
+        cudaStreamDestroy(Word) -> i32;
+        cudaStreamSynchronize(Word) -> i32;
+        cudaStreamQuery(Word) -> i32;
+        cudaStreamWaitEvent(Word, Word, u32) -> i32;
+        cudaEventCreateWithFlags(*mut Word, u32) -> i32;
+        cudaEventRecord(Word, Word) -> i32;
+        cudaEventQuery(Word) -> i32;
+        cudaEventSynchronize(Word) -> i32;
+        cudaEventElapsedTime(*mut f32, Word, Word) -> i32;
+        cudaEventDestroy(Word) -> i32;
+        cudaLaunchHostFunc(Word, unsafe extern "C" fn(*mut c_void), *mut c_void) -> i32;
+        cudaIpcGetMemHandle(*mut IpcHandle, Word) -> i32;
+        cudaIpcOpenMemHandle(*mut Word, IpcHandle, u32) -> i32;
+        cudaIpcCloseMemHandle(Word) -> i32;
+        cudaIpcGetEventHandle(*mut IpcHandle, Word) -> i32;
+        cudaIpcOpenEventHandle(*mut Word, IpcHandle) -> i32;
+        cudaDeviceEnablePeerAccess(i32, u32) -> i32;
+    }
+);
+
+library!(
+    /// `libcuda`.
+    Driver {
+        cuInit(u32) -> i32;
+        cuStreamWaitValue64_v2(Word, u64, u64, u32) -> i32;
+        cuStreamWriteValue64_v2(Word, u64, u64, u32) -> i32;
+        cuStreamWaitValue32_v2(Word, u64, u32, u32) -> i32;
+        cuPointerGetAttribute(*mut c_void, i32, u64) -> i32;
+        cuMemGetHandleForAddressRange(*mut c_void, u64, usize, i32, u64) -> i32;
+        cuDeviceGetAttribute(*mut i32, i32, i32) -> i32;
+        iccl_sim_set(*const c_char, *const c_char) -> i32;
+        iccl_sim_host_alias(u64, usize, *mut u64) -> i32;
+    }
+);
+
+impl Driver {
+    /// Changes a setting of the simulator.
+    pub(crate) fn set(&self, key: &str, value: &str) {
+        let (key, value) = (CString::new(key).expect("text"), CString::new(value).expect("text"));
+        // SAFETY: two texts that end with a zero byte.
+        assert_eq!(unsafe { (self.iccl_sim_set)(key.as_ptr(), value.as_ptr()) }, 0);
+    }
+}

@@ -1,0 +1,181 @@
+//! The simulated libraries of NVIDIA, used by processes as a program would use the real ones.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use iccl_tests::sim_sdk;
+
+/// Within this time everything has happened, however loaded the machine.
+const SOON: Duration = Duration::from_secs(120);
+
+/// A process that tries one scenario. Ended when dropped.
+struct Process {
+    child: Child,
+    input: ChildStdin,
+    lines: Receiver<String>,
+    said: Vec<String>,
+}
+
+impl Process {
+    fn start(folder: &Path, words: &[&str], variables: &[(&str, &str)]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_iccl-test-sim-nvidia"))
+            .arg(folder)
+            .args(words)
+            .env_clear()
+            .envs(variables.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("a process");
+        let (sender, lines) = channel();
+        let outputs: [Box<dyn BufRead + Send>; 2] = [
+            Box::new(BufReader::new(child.stdout.take().expect("its output"))),
+            Box::new(BufReader::new(child.stderr.take().expect("its messages"))),
+        ];
+        for output in outputs {
+            let sender = sender.clone();
+            std::thread::spawn(move || {
+                output.lines().map_while(Result::ok).for_each(|line| drop(sender.send(line)));
+            });
+        }
+        let input = child.stdin.take().expect("its input");
+        Self { child, input, lines, said: Vec::new() }
+    }
+
+    /// The next line that starts with a word, without it.
+    fn line(&mut self, word: &str) -> String {
+        let deadline = Instant::now() + SOON;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Ok(line) = self.lines.recv_timeout(left) else {
+                panic!("no \"{word}\" came:\n{}", self.said.join("\n"))
+            };
+            self.said.push(line.clone());
+            if let Some(rest) = line.strip_prefix(word) {
+                return rest.trim().to_owned();
+            }
+        }
+    }
+
+    fn tell(&mut self, line: &str) {
+        writeln!(self.input, "{line}").expect("it listens");
+    }
+
+    /// Waits for its end; all that it said, and the signal that ended it, if one did.
+    fn end(&mut self) -> (Option<i32>, Option<i32>, String) {
+        let deadline = Instant::now() + SOON;
+        while let Ok(line) =
+            self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+        {
+            self.said.push(line);
+        }
+        assert!(Instant::now() < deadline, "it does not end:\n{}", self.said.join("\n"));
+        let status = self.child.wait().expect("its status");
+        (status.code(), status.signal(), self.said.join("\n"))
+    }
+
+    fn must_succeed(&mut self) -> String {
+        let (code, signal, said) = self.end();
+        assert_eq!((code, signal), (Some(0), None), "{said}");
+        assert!(said.lines().any(|line| line == "done"), "{said}");
+        said
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs one scenario.
+fn passes(scenario: &str, variables: &[(&str, &str)]) -> String {
+    Process::start(sim_sdk::nvidia(), &[scenario], variables).must_succeed()
+}
+
+#[test]
+fn a_host_dereference_of_device_memory_dies() {
+    let mut process = Process::start(sim_sdk::nvidia(), &["dereference"], &[]);
+    let (_, signal, said) = process.end();
+    assert_eq!(signal, Some(libc::SIGSEGV), "{said}");
+    assert!(said.contains("about to read") && !said.contains("read 7"), "{said}");
+}
+
+#[test]
+fn devices_are_as_they_are_set() {
+    let said = passes("devices", &[("ICCL_SIM_DEVICES", "3")]);
+    assert!(said.contains("runtime 12090"), "{said}");
+    assert!(said.contains("driver 13000 status 0 count 3 no error"), "{said}");
+    assert!(said.contains("card 0000:21:00.0\ncard 0000:22:00.0\ncard 0000:23:00.0"), "{said}");
+    let visible =
+        passes("devices", &[("ICCL_SIM_NVIDIA_DEVICES", "8"), ("CUDA_VISIBLE_DEVICES", "5,2")]);
+    assert!(visible.contains("card 0000:26:00.0\ncard 0000:23:00.0"), "{visible}");
+    let none = passes("devices", &[("ICCL_SIM_DEVICES", "0"), ("CUDART", "13")]);
+    assert!(none.contains("runtime 13050"), "{none}");
+    assert!(none.contains("status 100 count -7 no CUDA-capable device is detected"), "{none}");
+}
+
+#[test]
+fn a_driver_that_is_too_old_is_told_and_the_count_left_as_it_was() {
+    let old = [("ICCL_SIM_DRIVER_VERSION", "12040"), ("CUDART", "13")];
+    let said = passes("devices", &old);
+    assert!(said.contains("driver 12040 status 35 count -7"), "{said}");
+    assert!(passes("devices", &old[..1]).contains("status 0 count 4"));
+}
+
+#[test]
+fn copies_land_late_and_only_pinned_memory_is_not_staged() {
+    passes("copies", &[("ICCL_SIM_MEMORY", "1048576")]);
+}
+
+#[test]
+fn streams_and_events_keep_their_order() {
+    passes("streams", &[]);
+}
+
+#[test]
+fn the_default_stream_waits_for_blocking_streams() {
+    passes("default-stream", &[]);
+}
+
+#[test]
+fn host_functions_hold_their_stream_and_may_not_call() {
+    passes("host-functions", &[]);
+}
+
+#[test]
+fn streams_wait_for_values_and_write_them() {
+    passes("values", &[]);
+}
+
+#[test]
+fn pointers_say_what_they_are() {
+    passes("pointers", &[]);
+    passes("pointers", &[("CUDART", "13")]);
+}
+
+#[test]
+fn faults_are_those_that_were_set() {
+    passes("faults", &[("ICCL_SIM_FAULTS", "cudaMalloc@2=46,cudaMemGetInfo@1=nothing")]);
+}
+
+#[test]
+fn memory_and_events_are_shared_between_processes_of_a_host() {
+    let folder = sim_sdk::nvidia();
+    let mut exporter = Process::start(folder, &["export"], &[]);
+    let handles = exporter.line("handles");
+    let mut importer = Process::start(folder, &["import"], &[]);
+    importer.tell(&handles);
+    importer.must_succeed();
+    let mut stranger = Process::start(folder, &["import"], &[("ICCL_SIM_HOST", "elsewhere")]);
+    stranger.tell(&handles);
+    stranger.must_succeed();
+    exporter.tell("written");
+    exporter.must_succeed();
+}
