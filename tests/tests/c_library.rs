@@ -8,6 +8,7 @@ use iccl_plugin_api::{DataType, RedOp};
 use iccl_runtime::bootstrap::UniqueId;
 use iccl_tests::c_library::{Sanitizer, build_c_program, library_folder};
 use iccl_tests::command::{clean, iccl, run_to_end};
+use iccl_tests::processes::Launch;
 use iccl_tests::{plugin_folder, workspace};
 use object::read::elf::{Dyn, FileHeader};
 use object::{Object, ObjectSymbol};
@@ -117,6 +118,23 @@ fn b052_a_process_may_end_without_destroying_anything() {
     let ran = run_to_end(&mut alone(&program));
     assert_eq!(ran.code(), Some(0), "{}", ran.all());
     assert!(started.elapsed() < Duration::from_secs(60), "far less than the operation's timeout");
+}
+
+#[test]
+fn survivors_go_on_without_a_rank_that_died() {
+    let program = build_c_program(&test_program("survivors.c"), Sanitizer::AddressAndUndefined);
+    let launch = Launch::new(&program.to_string_lossy(), 3, &[]);
+    let mut ranks = launch.start_all();
+    for rank in &mut ranks {
+        let number = rank.rank();
+        let (status, said) = rank.finish();
+        if number == 1 {
+            assert!(!status.success(), "rank 1 kills itself");
+        } else {
+            assert!(status.success(), "rank {number}: {status}\n{}", said.join("\n"));
+            assert!(said.iter().any(|line| line == "2 went on"), "{said:?}");
+        }
+    }
 }
 
 /// What a port renames, as docs/api-c.md says it.
