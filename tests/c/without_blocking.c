@@ -155,7 +155,7 @@ static void in_groups(void) {
     /* One of two cannot come to be: the end says why, and its handle is gone. */
     OK(icclGetUniqueId(&id));
     icclConfig_t config = ICCL_CONFIG_INITIALIZER;
-    config.initTimeoutMilliseconds = 500;
+    config.initTimeoutMilliseconds = 6000;
     OK(icclGroupStart());
     OK(icclCommInitRankConfig(&comms[0], 2, id, 0, &config));
     TRUE_(icclGroupEnd() != icclSuccess);
