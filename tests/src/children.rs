@@ -79,6 +79,30 @@ pub fn survive(anchor: Anchor, least: u32, rounds: i32) -> Result<()> {
     }
 }
 
+/// Makes communicators out of the world, and adds numbers in them, until something fails.
+///
+/// # Errors
+/// What failed; ranks are those of the world.
+pub fn divide() -> Result<()> {
+    let world = Runtime::new()?.world()?;
+    say("ready");
+    for round in 0.. {
+        // Halves, and all in the opposite order.
+        let half = world.split(Some(world.rank() % 2), 0)?;
+        let all = world.split(Some(0), -(world.rank() as i32))?;
+        for part in [half, all].into_iter().flatten() {
+            sum(&part, 1, COUNT).map_err(|error| match error.rank() {
+                Some(rank) => error.with_rank(part.parent_ranks()[rank as usize]),
+                None => error,
+            })?;
+        }
+        if round == 3 {
+            say("running");
+        }
+    }
+    Ok(())
+}
+
 /// The rank in the world of a rank of the last communicator.
 fn in_world(last: &Communicator, older: &[Communicator], rank: u32) -> u32 {
     let lineage = older.iter().skip(1).chain(older.first().map(|_| last));

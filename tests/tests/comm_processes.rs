@@ -262,14 +262,15 @@ fn b057_where_shared_memory_cannot_be_attached_the_link_is_tcp() {
     for rank in &mut ranks {
         let number = rank.rank();
         let said = rank.must_succeed();
-        let tier = |peer: u32| {
-            let link = format!("link {peer} ");
+        let tier = |word: &str, peer: u32| {
+            let link = format!("{word} {peer} ");
             let line = said.iter().find_map(|line| line.strip_prefix(&link));
             line.unwrap_or_else(|| panic!("rank {number} says nothing of {peer}: {said:?}"))
         };
         for peer in (0..3).filter(|peer| *peer != number) {
             let expected = if number == 2 || peer == 2 { "tcp" } else { "shm" };
-            assert_eq!(tier(peer), expected, "{number} to {peer}: {said:?}");
+            assert_eq!(tier("link", peer), expected, "{number} to {peer}: {said:?}");
+            assert_eq!(tier("copied", peer), expected, "{number} to {peer}: {said:?}");
         }
         let warnings: Vec<_> = said.iter().filter(|line| line.starts_with("warning")).collect();
         assert_eq!(warnings.len(), 1, "rank {number}: {said:?}");

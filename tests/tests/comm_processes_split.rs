@@ -129,6 +129,27 @@ fn b036_ranks_killed_at_random_moments() {
     }
 }
 
+/// A rank dies while communicators are made out of others, used and ended; the others name it at once.
+#[test]
+fn b036_a_rank_killed_while_communicators_are_made_is_named() {
+    for round in 0..10_u64 {
+        let random = scramble(round ^ 0xd1f1);
+        let mut ranks = layout(launch(4, &["divide"]), 4, round).start_all();
+        let victim = (random % 4) as usize;
+        ranks[victim].line("running");
+        std::thread::sleep(Duration::from_micros(random >> 16 & 0xffff));
+        let killed = Instant::now();
+        ranks[victim].signal(libc::SIGKILL);
+        for rank in without(4, &[victim]) {
+            let error = ranks[rank].line("error");
+            let expected = format!("peer-lost {victim} ");
+            assert!(error.starts_with(&expected), "round {round}: rank {rank}: {error}");
+        }
+        let took = killed.elapsed();
+        assert!(took < Duration::from_secs(30), "round {round}: {victim}: {took:?}");
+    }
+}
+
 /// A rank that is stopped is not gone: it does not answer in time, and is left out. When it wakes up
 /// it learns that it is alone, and disturbs nobody.
 #[test]

@@ -33,7 +33,7 @@ const SHORTEST_PAUSE: Duration = Duration::from_micros(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(2);
 
 /// How long the news of a lost rank may take.
-const NEWS: Duration = Duration::from_millis(700);
+pub(super) const NEWS: Duration = Duration::from_millis(700);
 
 /// The open transports.
 type Domains = Vec<Box<dyn Domain>>;

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use iccl_plugin_api::DataType;
 use sha2::{Digest, Sha256};
@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 use super::call::Call;
 use super::communicator::Communicator;
 use super::group::group_depth;
-use super::initialise::{Joining, initialise};
+use super::initialise::{Joining, NEWS, initialise};
 use super::runtime::RuntimeInner;
 use crate::bootstrap::Lineage;
 use crate::engine::envelope::Purpose;
@@ -113,7 +113,7 @@ impl Communicator {
         members.sort_unstable();
         let members: Vec<u32> = members.into_iter().map(|(_, rank)| rank).collect();
         let call = format!("split {turn} with color {color}");
-        self.make(&members, &call, &[], cancel).map(Some)
+        self.make(&members, &call, &[], cancel).map(Some).map_err(|error| self.true_cause(error))
     }
 
     /// Makes a communicator of the same ranks, in the same order. See [`Communicator::split`].
@@ -128,6 +128,7 @@ impl Communicator {
         *turn += 1;
         let members: Vec<u32> = (0..self.ranks()).collect();
         self.make(&members, &format!("duplicate {turn}"), &[], cancel)
+            .map_err(|error| self.true_cause(error))
     }
 
     /// Makes a communicator of the ranks that are not in `exclude`, numbered anew in the same order. All of
@@ -234,6 +235,23 @@ impl Communicator {
             .chunks_exact(mine.len())
             .map(|pair| (u32::try_from(pair[0]).ok(), pair[1] as i32))
             .collect())
+    }
+
+    /// A rank that is gone may have left because another died. Where this communicator works, it hears of
+    /// that death in a moment, and that is what counts.
+    fn true_cause(&self, error: Error) -> Error {
+        if error.kind() != ErrorKind::PeerLost {
+            return error;
+        }
+        let until = Instant::now() + NEWS;
+        loop {
+            match self.async_error() {
+                Some(failure) if failure.kind() == ErrorKind::PeerLost => return failure,
+                Some(_) => return error,
+                None if Instant::now() >= until => return error,
+                None => std::thread::sleep(Duration::from_millis(2)),
+            }
+        }
     }
 
     /// Makes the communicator of `members`, named by their ranks here, without those that have failed.

@@ -158,7 +158,8 @@ settings! {
             /// The name of this host, where what the machine says of itself is wrong, or where one
             /// machine is to play several.
             host_id: Option<String> = None; Optional(Text("a name")); r#""a""#; variable("ICCL_HOST_ID");
-            /// How long all ranks together may take to come and to agree.
+            /// How long all ranks together may take to come and to agree, at the start and when a communicator
+            /// is made out of another.
             init_timeout: Duration = Duration::from_mins(1); Span(Duration::from_millis(100)..=DAY);
                 r#""5min""#; variable("ICCL_INIT_TIMEOUT");
             /// How long a connection may take to prove that it knows the job's secret.

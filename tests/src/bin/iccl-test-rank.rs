@@ -38,6 +38,7 @@ fn main() {
             let anchor = if anchor == "world" { Anchor::World } else { Anchor::Last };
             children::survive(anchor, number(least) as u32, number(rounds) as i32)
         }
+        ["divide"] => children::divide(),
         ["descendants", times] => children::descendants(number(times)),
         ["warnings"] => plan_warnings(),
         ["latency", rounds] => latency(number(rounds) as u32),
@@ -387,6 +388,14 @@ fn plan_warnings() -> Result<()> {
         let link = communicator.plan().link(communicator.rank(), peer).expect("a link");
         say(&format!("link {peer} {}", link.chosen.tier.name()));
     }
+    // What is made out of it finds out the same.
+    let copy = communicator.duplicate()?;
+    for peer in (0..copy.ranks()).filter(|peer| *peer != copy.rank()) {
+        let link = copy.plan().link(copy.rank(), peer).expect("a link");
+        say(&format!("copied {peer} {}", link.chosen.tier.name()));
+    }
+    sums.round(&copy, 0)?;
+    copy.finalize()?;
     communicator.finalize()?;
     say("done");
     Ok(())
