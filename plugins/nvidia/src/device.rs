@@ -1,0 +1,400 @@
+//! A card as a device: memory, copies, streams, events, host functions.
+//!
+//! Streams and events are NVIDIA's own handles, so that an application's `cudaStream_t` is a stream
+//! here. Every call enters the card's context and leaves the thread as it was. Nothing touches the
+//! legacy default stream: it waits for streams of the application, on which there may be work that
+//! waits for iccl.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use iccl_plugin_api::sdk::{
+    Device, DeviceBackend, DeviceFacts, HostCallback, PluginError, PluginResult, Progress,
+};
+use iccl_plugin_api::tables::MemoryRegion;
+use iccl_plugin_api::{MemoryKind, Status};
+
+use crate::context::PrimaryContext;
+use crate::cuda::{GpuDirect, STREAM_FLAGS};
+use crate::memory::{Allocation, Allocations, direction, kind};
+use crate::{NvidiaPlugin, sys};
+
+/// How long a waiter looks without sleeping, and its longest sleep.
+const SPIN: Duration = Duration::from_micros(50);
+const LONGEST_SLEEP: Duration = Duration::from_micros(200);
+
+impl DeviceBackend for NvidiaPlugin {
+    type Device = Card;
+
+    fn count(&self) -> PluginResult<u32> {
+        Ok(self.cuda.cards.len() as u32)
+    }
+
+    fn facts(&self, index: u32) -> PluginResult<DeviceFacts> {
+        Ok(self.cuda.card(index)?.facts.clone())
+    }
+
+    fn open(&self, index: u32) -> PluginResult<Card> {
+        let direct = self.cuda.card(index)?.direct;
+        Card::open(Arc::new(PrimaryContext::retain(&self.cuda, index as i32)?), direct)
+    }
+}
+
+/// An opened card.
+#[derive(Debug)]
+pub struct Card {
+    pub(crate) context: Arc<PrimaryContext>,
+    pub(crate) direct: GpuDirect,
+    /// For copies that are over when they return, and to ask how the card is.
+    own_stream: StreamHandle,
+    pub(crate) allocations: Allocations,
+    /// Descriptors that were given out, by the mark of their region.
+    pub(crate) regions: Mutex<HashMap<u64, Option<OwnedFd>>>,
+    pub(crate) last_region: AtomicU64,
+}
+
+/// A stream of NVIDIA's.
+#[derive(Clone, Copy, Debug)]
+struct StreamHandle(sys::Stream);
+
+// SAFETY: NVIDIA's handles may be used by any thread.
+unsafe impl Send for StreamHandle {}
+// SAFETY: as above.
+unsafe impl Sync for StreamHandle {}
+
+impl Card {
+    fn open(context: Arc<PrimaryContext>, direct: GpuDirect) -> PluginResult<Self> {
+        let mut stream = std::ptr::null_mut();
+        {
+            let _current = context.enter()?;
+            // SAFETY: there is room for the handle.
+            let answer = unsafe {
+                (context.cuda.runtime.cudaStreamCreateWithFlags)(&raw mut stream, STREAM_FLAGS)
+            };
+            context.cuda.runtime.check("cudaStreamCreateWithFlags", answer)?;
+        }
+        Ok(Self {
+            context,
+            direct,
+            own_stream: StreamHandle(stream),
+            allocations: Allocations::default(),
+            regions: Mutex::default(),
+            last_region: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn runtime(&self) -> &sys::Runtime {
+        &self.context.cuda.runtime
+    }
+
+    pub(crate) fn driver(&self) -> &sys::Driver {
+        &self.context.cuda.driver
+    }
+
+    /// A stream on which something may be enqueued now. The card's context is current.
+    pub(crate) fn open_stream(&self, stream: u64) -> PluginResult<sys::Stream> {
+        open_stream(self.runtime(), stream)
+    }
+}
+
+/// A stream on which something may be enqueued now. Its card's context is current.
+pub(crate) fn open_stream(runtime: &sys::Runtime, stream: u64) -> PluginResult<sys::Stream> {
+    let handle = handle(stream)?;
+    let mut status = sys::CAPTURE_STATUS_NONE;
+    // SAFETY: the caller of the table passes a stream; there is room for the number.
+    let answer = unsafe { (runtime.cudaStreamIsCapturing)(handle, &raw mut status) };
+    runtime.check("cudaStreamIsCapturing", answer)?;
+    if status == sys::CAPTURE_STATUS_NONE {
+        Ok(handle)
+    } else {
+        Err(PluginError::not_supported("the stream is being captured into a graph"))
+    }
+}
+
+/// A stream's or an event's handle.
+fn handle(number: u64) -> PluginResult<*mut c_void> {
+    if number == 0 {
+        return Err(PluginError::invalid("0 is no stream or event of a card"));
+    }
+    Ok(std::ptr::with_exposed_provenance_mut(number as usize))
+}
+
+/// `Pending` for an answer that says so.
+fn progress(
+    runtime: &sys::Runtime,
+    call: &'static str,
+    answer: sys::CudaError,
+) -> PluginResult<Progress> {
+    if answer == sys::CUDA_ERROR_NOT_READY {
+        // It is remembered as a failure of the thread, which it is not.
+        // SAFETY: no arguments.
+        unsafe { (runtime.cudaGetLastError)() };
+        return Ok(Progress::Pending);
+    }
+    runtime.check(call, answer).map(|()| Progress::Done)
+}
+
+/// What a stream calls: the callback that was boxed for it.
+unsafe extern "C" fn call_back(user: *mut c_void) {
+    // SAFETY: `host_function` passes a box, and the stream calls once.
+    unsafe { Box::from_raw(user.cast::<HostCallback>()) }.call();
+}
+
+impl Device for Card {
+    fn allocate(&self, bytes: u64, kind: MemoryKind) -> PluginResult<*mut c_void> {
+        let bytes = usize::try_from(bytes)
+            .map_err(|_| PluginError::new(Status::OutOfResources, "more than an address space"))?
+            .max(1);
+        let _current = self.context.enter()?;
+        let runtime = self.runtime();
+        let mut pointer = std::ptr::null_mut();
+        match kind {
+            MemoryKind::Device => {
+                // SAFETY: there is room for the pointer.
+                let answer = unsafe { (runtime.cudaMalloc)(&raw mut pointer, bytes) };
+                runtime.check(format_args!("cudaMalloc({bytes})"), answer)?;
+            }
+            MemoryKind::PinnedHost => {
+                let flags = sys::HOST_ALLOC_PORTABLE;
+                // SAFETY: there is room for the pointer.
+                let answer = unsafe { (runtime.cudaHostAlloc)(&raw mut pointer, bytes, flags) };
+                runtime.check(format_args!("cudaHostAlloc({bytes})"), answer)?;
+            }
+            MemoryKind::Host => {
+                return Err(PluginError::not_supported("ordinary host memory is not a card's"));
+            }
+        }
+        self.allocations.insert(pointer, Allocation { bytes, kind });
+        Ok(pointer)
+    }
+
+    unsafe fn free(&self, pointer: *mut c_void) -> PluginResult<()> {
+        let _current = self.context.enter()?;
+        let runtime = self.runtime();
+        let (call, answer) = match self.allocations.remove(pointer)?.kind {
+            // SAFETY: it came from the function that belongs to this one, and nothing uses it.
+            MemoryKind::Device => ("cudaFree", unsafe { (runtime.cudaFree)(pointer) }),
+            MemoryKind::PinnedHost | MemoryKind::Host => {
+                // SAFETY: as above.
+                ("cudaFreeHost", unsafe { (runtime.cudaFreeHost)(pointer) })
+            }
+        };
+        runtime.check(call, answer)
+    }
+
+    #[allow(clippy::not_unsafe_ptr_arg_deref, reason = "the library looks the address up")]
+    fn memory_kind(&self, pointer: *const c_void) -> PluginResult<MemoryKind> {
+        let _current = self.context.enter()?;
+        let mut attributes = sys::PointerAttributes {
+            memory_type: -1,
+            device: -1,
+            device_pointer: std::ptr::null_mut(),
+            host_pointer: std::ptr::null_mut(),
+            reserved: [0; 13],
+        };
+        // SAFETY: there is room for what any version writes.
+        let answer =
+            unsafe { (self.runtime().cudaPointerGetAttributes)(&raw mut attributes, pointer) };
+        self.runtime().check("cudaPointerGetAttributes", answer)?;
+        kind(&attributes, self.context.ordinal, pointer)
+    }
+
+    unsafe fn copy(
+        &self,
+        stream: u64,
+        (destination, to): (*mut c_void, MemoryKind),
+        (source, from): (*const c_void, MemoryKind),
+        bytes: u64,
+    ) -> PluginResult<()> {
+        let _current = self.context.enter()?;
+        let runtime = self.runtime();
+        let stream = match stream {
+            0 => None,
+            stream => Some(self.open_stream(stream)?),
+        };
+        let queue = stream.unwrap_or(self.own_stream.0);
+        let kind = direction(to, from);
+        // SAFETY: the caller promises both sides of these kinds, until the stream is past the copy.
+        let answer =
+            unsafe { (runtime.cudaMemcpyAsync)(destination, source, bytes as usize, kind, queue) };
+        runtime.check(format_args!("cudaMemcpyAsync({bytes} bytes, {from} to {to})"), answer)?;
+        if stream.is_none() {
+            // `cudaMemcpy` would use the legacy default stream, and does not wait for a copy from
+            // device to device.
+            // SAFETY: the stream is this device's own.
+            let answer = unsafe { (runtime.cudaStreamSynchronize)(queue) };
+            runtime.check("cudaStreamSynchronize", answer)?;
+        }
+        Ok(())
+    }
+
+    fn stream_create(&self) -> PluginResult<u64> {
+        let _current = self.context.enter()?;
+        let mut stream = std::ptr::null_mut();
+        // SAFETY: there is room for the handle.
+        let answer =
+            unsafe { (self.runtime().cudaStreamCreateWithFlags)(&raw mut stream, STREAM_FLAGS) };
+        self.runtime().check("cudaStreamCreateWithFlags", answer)?;
+        Ok(stream.expose_provenance() as u64)
+    }
+
+    fn stream_destroy(&self, stream: u64) -> PluginResult<()> {
+        let _current = self.context.enter()?;
+        let stream = handle(stream)?;
+        // `cudaStreamDestroy` returns at once and lets the work go on.
+        // SAFETY: the caller passes a stream of `stream_create`, once.
+        let (done, destroyed) = unsafe {
+            (
+                (self.runtime().cudaStreamSynchronize)(stream),
+                (self.runtime().cudaStreamDestroy)(stream),
+            )
+        };
+        self.runtime().check("cudaStreamSynchronize", done)?;
+        self.runtime().check("cudaStreamDestroy", destroyed)
+    }
+
+    fn stream_query(&self, stream: u64) -> PluginResult<Progress> {
+        let _current = self.context.enter()?;
+        // SAFETY: the caller passes a stream.
+        let answer = unsafe { (self.runtime().cudaStreamQuery)(handle(stream)?) };
+        progress(self.runtime(), "cudaStreamQuery", answer)
+    }
+
+    fn stream_synchronize(&self, stream: u64, timeout: Duration) -> PluginResult<()> {
+        // `cudaStreamSynchronize` knows no deadline.
+        let begin = Instant::now();
+        let mut pause = Duration::ZERO;
+        while self.stream_query(stream)? == Progress::Pending {
+            let waited = begin.elapsed();
+            if waited >= timeout {
+                let text = format!("the stream is not done after {timeout:?}");
+                return Err(PluginError::new(Status::Timeout, text));
+            }
+            if waited < SPIN {
+                std::hint::spin_loop();
+            } else {
+                pause = (pause + Duration::from_micros(10)).min(LONGEST_SLEEP);
+                std::thread::sleep(pause);
+            }
+        }
+        Ok(())
+    }
+
+    fn host_function(&self, stream: u64, callback: HostCallback) -> PluginResult<()> {
+        let _current = self.context.enter()?;
+        let stream = self.open_stream(stream)?;
+        let user = Box::into_raw(Box::new(callback));
+        // SAFETY: the function takes the box, which is its own from now on.
+        let answer = unsafe { (self.runtime().cudaLaunchHostFunc)(stream, call_back, user.cast()) };
+        self.runtime().check("cudaLaunchHostFunc", answer).inspect_err(|_| {
+            // SAFETY: the function was not taken, so nobody else has the box.
+            drop(unsafe { Box::from_raw(user) });
+        })
+    }
+
+    unsafe fn stream_wait_value(
+        &self,
+        stream: u64,
+        word: *const u64,
+        value: u64,
+    ) -> PluginResult<()> {
+        let Some(wait) = self.driver().cuStreamWaitValue64_v2 else {
+            return Err(PluginError::not_supported("the driver has no cuStreamWaitValue64"));
+        };
+        // The card compares the signed distance, which is the same as long as it is no overflow.
+        if value > i64::MAX as u64 {
+            return Err(PluginError::invalid(format!("{value} is too far from a fresh word")));
+        }
+        self.is_word(word)?;
+        let _current = self.context.enter()?;
+        let stream = self.open_stream(stream)?;
+        let address = word.expose_provenance() as u64;
+        // SAFETY: pinned memory has the same address for the card; the caller keeps it.
+        let answer = unsafe { wait(stream, address, value, sys::STREAM_WAIT_VALUE_GEQ) };
+        self.driver().check("cuStreamWaitValue64", answer)
+    }
+
+    unsafe fn write_value(&self, word: *mut u64, value: u64) -> PluginResult<()> {
+        self.is_word(word)?;
+        // The card looks at the word by itself.
+        // SAFETY: the word is 8 aligned bytes of pinned memory, and the caller keeps it.
+        unsafe { AtomicU64::from_ptr(word) }.store(value, Ordering::Release);
+        Ok(())
+    }
+
+    fn event_create(&self) -> PluginResult<u64> {
+        let _current = self.context.enter()?;
+        let mut event = std::ptr::null_mut();
+        let flags = sys::EVENT_DISABLE_TIMING;
+        // SAFETY: there is room for the handle.
+        let answer = unsafe { (self.runtime().cudaEventCreateWithFlags)(&raw mut event, flags) };
+        self.runtime().check("cudaEventCreateWithFlags", answer)?;
+        Ok(event.expose_provenance() as u64)
+    }
+
+    fn event_destroy(&self, event: u64) -> PluginResult<()> {
+        let _current = self.context.enter()?;
+        // SAFETY: the caller passes an event of `event_create`, once.
+        let answer = unsafe { (self.runtime().cudaEventDestroy)(handle(event)?) };
+        self.runtime().check("cudaEventDestroy", answer)
+    }
+
+    fn event_record(&self, event: u64, stream: u64) -> PluginResult<()> {
+        let _current = self.context.enter()?;
+        let stream = self.open_stream(stream)?;
+        // SAFETY: the caller passes an event and a stream of this card.
+        let answer = unsafe { (self.runtime().cudaEventRecord)(handle(event)?, stream) };
+        self.runtime().check("cudaEventRecord", answer)
+    }
+
+    fn event_query(&self, event: u64) -> PluginResult<Progress> {
+        let _current = self.context.enter()?;
+        // SAFETY: the caller passes an event.
+        let answer = unsafe { (self.runtime().cudaEventQuery)(handle(event)?) };
+        progress(self.runtime(), "cudaEventQuery", answer)
+    }
+
+    fn flush(&self, _pointer: *mut c_void, _bytes: u64) -> PluginResult<()> {
+        self.flush_writes()
+    }
+
+    fn export_region(&self, pointer: *mut c_void, bytes: u64) -> PluginResult<MemoryRegion> {
+        self.export(pointer, bytes)
+    }
+
+    fn release_region(&self, region: &MemoryRegion) -> PluginResult<()> {
+        self.release(region)
+    }
+
+    fn async_error(&self) -> PluginResult<()> {
+        // What a kernel met is the answer to every later call.
+        self.stream_query(self.own_stream.0.expose_provenance() as u64).map(drop)
+    }
+}
+
+impl Card {
+    /// A word that streams wait for and the host writes.
+    fn is_word(&self, word: *const u64) -> PluginResult<()> {
+        let pinned = self.allocations.holds(word.addr(), size_of::<u64>());
+        if word.is_aligned() && pinned == Some(MemoryKind::PinnedHost) {
+            return Ok(());
+        }
+        Err(PluginError::invalid(format!(
+            "{word:p} is no aligned word of this card's pinned memory"
+        )))
+    }
+}
+
+impl Drop for Card {
+    fn drop(&mut self) {
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        let stream = self.own_stream.0.expose_provenance() as u64;
+        if let Err(error) = self.stream_destroy(stream) {
+            tracing::warn!(%error, "a card's own stream could not be destroyed");
+        }
+    }
+}
