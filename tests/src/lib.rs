@@ -85,16 +85,30 @@ fn cargo_build(what: &[&str]) -> PathBuf {
     target_folder().join(if cfg!(debug_assertions) { "debug" } else { "release" })
 }
 
+/// A folder with the plugin of one maker of cards and nothing else but the program in which plugins are
+/// run first. Built anew by each call.
+///
+/// # Panics
+/// If it can't be built.
+pub fn maker_plugin_folder(maker: &str) -> PathBuf {
+    let package = format!("iccl-plugin-{maker}");
+    lay_out_in(&format!("test-plugins-{maker}"), &[&package])
+}
+
 fn lay_out() -> PathBuf {
+    lay_out_in("test-plugins", PLUGIN_PACKAGES)
+}
+
+fn lay_out_in(folder: &str, packages: &[&str]) -> PathBuf {
     let mut what = vec!["-p", "iccl-runtime", "--bin", "iccl-plugin-probe"];
-    for package in PLUGIN_PACKAGES {
+    for package in packages {
         what.extend(["-p", package]);
     }
     what.push("--lib");
     let built = cargo_build(&what);
-    let folder = built.join("test-plugins");
+    let folder = built.join(folder);
     std::fs::create_dir_all(&folder).expect("the plugins' folder can be made");
-    for package in PLUGIN_PACKAGES {
+    for package in packages {
         let name = package.strip_prefix("iccl-plugin-").expect("packages of plugins are named so");
         let library = format!("lib{}.so", package.replace('-', "_"));
         place(&built.join(library), &folder.join(format!("libiccl_{name}.so")));

@@ -34,9 +34,15 @@ const WANTED: &[Wanted] = &[
     },
     Wanted {
         plugin: "nvidia",
+        what: "CUDA runtime",
+        files: &["libcudart.so.13", "libcudart.so.12"],
+        hint: "install the CUDA runtime; plugin.nvidia.library_dir names a folder elsewhere",
+    },
+    Wanted {
+        plugin: "nvidia",
         what: "NCCL",
         files: &["libnccl.so.2"],
-        hint: "install libnccl2, or set plugin.nvidia's library folder",
+        hint: "install libnccl2; plugin.nvidia.library_dir names a folder elsewhere",
     },
     Wanted {
         plugin: "ascend",

@@ -7,7 +7,8 @@
 //! * AVG of integers: NCCL divides a sum that has wrapped; iccl the whole sum.
 //! * Reductions of 16-bit integers, for which NCCL has no type, and of 8-bit floats, which depend on
 //!   the card and are not confirmed.
-//! * Barrier, which NCCL does not have.
+//! * Bitwise operations and barrier, which NCCL does not have.
+//! * Pre-multiplied sums: NCCL has them, and a call of the ABI has no place for their scalars.
 //!
 //! What only moves elements moves any type, as bytes if NCCL has no type of that size.
 
@@ -104,6 +105,9 @@ pub(crate) fn reduction(dtype: DataType, op: RedOp) -> Option<c_int> {
         RedOp::Min if dtype.is_integer() => Some(sys::NCCL_MIN),
         RedOp::Avg if !dtype.is_integer() => Some(sys::NCCL_AVG),
         RedOp::Max | RedOp::Min | RedOp::Avg => None,
+        RedOp::BitAnd | RedOp::BitOr | RedOp::BitXor => None,
+        // NCCL has it, and a call of the ABI has no place for the scalars.
+        RedOp::PreMulSum => None,
     }
 }
 

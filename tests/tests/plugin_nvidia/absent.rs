@@ -1,0 +1,130 @@
+//! What becomes of the plugin where something is missing.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+
+use iccl_tests::command::{iccl_with, run_to_end};
+use iccl_tests::{maker_plugin_folder, sim_sdk};
+use tempfile::TempDir;
+
+/// What `iccl plugins --json` says of the plugin, with NVIDIA's libraries taken from a folder only.
+fn record(libraries: &Path, variables: &[(&str, &str)]) -> serde_json::Value {
+    let ran = run_to_end(&mut plugins(Some(libraries), variables));
+    ran.json()["plugins"][0].clone()
+}
+
+/// `iccl plugins --json` with the plugin alone, which runs in the command's own process.
+fn plugins(libraries: Option<&Path>, variables: &[(&str, &str)]) -> Command {
+    static PLUGINS: LazyLock<PathBuf> = LazyLock::new(|| maker_plugin_folder("nvidia"));
+    let mut command = iccl_with(&PLUGINS, &["plugins", "--json", "--set", "plugins.probe=inline"]);
+    if let Some(libraries) = libraries {
+        let setting = format!("plugin.nvidia.library_dir={}", libraries.display());
+        command.args(["--set", &setting]);
+    }
+    command.envs(variables.iter().copied());
+    command
+}
+
+/// Some of the simulated libraries, in a folder of their own.
+fn simulated(files: &[&str]) -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    for file in files {
+        std::fs::copy(sim_sdk::nvidia().join(file), folder.path().join(file)).expect("copied");
+    }
+    folder
+}
+
+const ALL: &[&str] = &["libcuda.so.1", "libcudart.so.12", "libcudart.so.13"];
+
+#[test]
+fn without_libraries_it_says_which_and_where_it_looked() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let record = record(folder.path(), &[]);
+    assert_eq!(record["state"], "no-device", "{record}");
+    assert_eq!(record["reason"], "library-missing", "{record}");
+    let looked = folder.path().display();
+    let expected = format!("libcudart.so.13 or libcudart.so.12 not found: looked {looked}");
+    assert_eq!(record["detail"], expected, "{record}");
+}
+
+#[test]
+fn without_driver_there_is_no_device_in_nvidias_own_words() {
+    let folder = simulated(&["libcudart.so.12", "libcudart.so.13"]);
+    let record = record(folder.path(), &[]);
+    assert_eq!(record["reason"], "no-device", "{record}");
+    let detail = record["detail"].as_str().expect("words");
+    assert!(detail.contains("cudaGetDeviceCount: CUDA driver version is insufficient"), "{detail}");
+    assert!(detail.contains("cudaErrorInsufficientDriver, 35"), "{detail}");
+    assert!(detail.contains("no driver"), "{detail}");
+}
+
+#[test]
+fn without_a_card_there_is_no_device_in_nvidias_own_words() {
+    let folder = simulated(ALL);
+    let record = record(folder.path(), &[("ICCL_SIM_NVIDIA_DEVICES", "0")]);
+    assert_eq!(record["reason"], "no-device", "{record}");
+    let detail = record["detail"].as_str().expect("words");
+    assert!(detail.contains("cudaErrorNoDevice, 100"), "{detail}");
+}
+
+#[test]
+fn a_driver_too_old_for_the_newest_runtime_does_for_the_one_before() {
+    let folder = simulated(ALL);
+    let variables = [("ICCL_SIM_NVIDIA_DRIVER_VERSION", "12020"), ("ICCL_LOG", "info")];
+    let ran = run_to_end(&mut plugins(Some(folder.path()), &variables));
+    assert_eq!(ran.json()["plugins"][0]["state"], "active", "{}", ran.all());
+    assert!(ran.all().contains("a driver for CUDA 12.2"), "{}", ran.all());
+    let used = format!("path={}", folder.path().join("libcudart.so.12").display());
+    assert!(ran.all().contains(&used), "{}", ran.all());
+}
+
+#[test]
+fn all_functions_that_a_library_lacks_are_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = folder.path().join("old.c");
+    std::fs::write(&source, "int cudaGetDeviceCount(int *count) { return *count = 1; }")
+        .expect("written");
+    let library = folder.path().join("libcudart.so.12");
+    iccl_tests::run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]));
+    let record = record(folder.path(), &[]);
+    assert_eq!(record["reason"], "library-missing", "{record}");
+    let detail = record["detail"].as_str().expect("words");
+    assert!(detail.contains("libcudart.so.12: it lacks cudaGetDevice, "), "{detail}");
+    assert!(detail.contains("cudaLaunchHostFunc, "), "{detail}");
+    assert!(!detail.contains("cudaGetDeviceCount"), "{detail}");
+}
+
+#[test]
+fn a_folder_that_is_not_there_is_a_mistake_and_no_missing_library() {
+    let record = record(Path::new("/no/such/folder"), &[]);
+    assert_eq!(record["reason"], "probe-failed", "{record}");
+    let detail = record["detail"].as_str().expect("words");
+    assert!(detail.contains("library_dir: /no/such/folder is not the absolute path"), "{detail}");
+}
+
+#[test]
+fn another_version_that_was_loaded_before_is_told_with_its_path() {
+    let (used, loaded) = (simulated(ALL), simulated(&["libcudart.so.12"]));
+    let other = loaded.path().join("libcudart.so.12");
+    let variables = [("LD_PRELOAD", other.to_str().expect("text")), ("ICCL_LOG", "warn")];
+    let ran = run_to_end(&mut plugins(Some(used.path()), &variables));
+    assert_eq!(ran.json()["plugins"][0]["state"], "active", "{}", ran.all());
+    assert!(
+        ran.all().contains("this process had loaded another version of a library before"),
+        "{}",
+        ran.all()
+    );
+    assert!(ran.all().contains(&format!("loaded={}", other.display())), "{}", ran.all());
+}
+
+#[test]
+fn what_the_process_has_loaded_already_is_used() {
+    let folder = simulated(ALL);
+    let path = |name| folder.path().join(name).display().to_string();
+    let loaded = format!("{}:{}", path("libcudart.so.12"), path("libcuda.so.1"));
+    let variables = [("LD_PRELOAD", loaded.as_str()), ("ICCL_LOG", "info")];
+    let ran = run_to_end(&mut plugins(None, &variables));
+    assert_eq!(ran.json()["plugins"][0]["state"], "active", "{}", ran.all());
+    assert!(ran.all().contains(&format!("path={}", path("libcudart.so.12"))), "{}", ran.all());
+}
