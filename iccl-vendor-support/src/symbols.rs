@@ -6,9 +6,17 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingSymbols(pub Vec<&'static str>);
 
+/// As many are named in a message, which has room for one line.
+const NAMED: usize = 8;
+
 impl fmt::Display for MissingSymbols {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "it lacks {}", self.0.join(", "))
+        let named = &self.0[..self.0.len().min(NAMED)];
+        write!(f, "it lacks {}", named.join(", "))?;
+        match self.0.len() - named.len() {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
     }
 }
 
@@ -110,6 +118,7 @@ macro_rules! symbols {
 mod tests {
     use std::path::Path;
 
+    use super::{MissingSymbols, NAMED};
     use crate::Library;
 
     symbols! {
@@ -141,6 +150,8 @@ mod tests {
         let missing = unsafe { Incomplete::resolve(&c_library()) }.unwrap_err();
         assert_eq!(missing.0, ["no_such_function", "nor_this_one"]);
         assert_eq!(missing.to_string(), "it lacks no_such_function, nor_this_one");
+        let many = MissingSymbols(vec!["a"; NAMED + 3]);
+        assert_eq!(many.to_string(), "it lacks a, a, a, a, a, a, a, a and 3 more");
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod generate;
 mod install;
 mod layout;
 mod mutants;
+mod nvidia;
 mod run;
 mod test;
 
@@ -57,6 +58,9 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
+    /// Compares the NVIDIA plugin with NVIDIA's own headers and libraries, which pip fetches. Needs no
+    /// card, and no part of `test`: half a gigabyte comes over the network.
+    Nvidia,
     /// Breaks the code in known ways, one at a time, and checks that the tests notice.
     Mutants {
         /// Only mutants whose name contains this text.
@@ -72,6 +76,7 @@ fn main() -> ExitCode {
         Task::Demo => demo(),
         Task::Test { only, full } => test::all(only.as_deref(), full),
         Task::Generate { check } => generate::all(check),
+        Task::Nvidia => nvidia::compare(),
         Task::Mutants { only } => mutants::all(only.as_deref()),
     };
     match result {

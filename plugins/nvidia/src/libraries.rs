@@ -129,6 +129,8 @@ pub(crate) fn table<T>(
     resolved: Result<T, iccl_vendor_support::MissingSymbols>,
 ) -> PluginResult<T> {
     resolved.map_err(|missing| {
+        let all = missing.0.join(", ");
+        tracing::info!(path = %library.path().display(), lacks = %all, "a library is not usable");
         let text = format!("{}: {missing}", library.path().display());
         PluginError::new(Status::LibraryMissing, text)
     })

@@ -127,6 +127,8 @@ pub(crate) fn version_text(number: i32) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
+
     use super::*;
 
     #[test]
@@ -173,6 +175,43 @@ mod tests {
                 assert!(reduction(dtype, op).is_none_or(|number| number as u32 == op.code()));
             }
         }
+    }
+
+    /// The table of `docs/vendors.md`.
+    fn table() -> String {
+        let mut rows: Vec<(Vec<&str>, u32, u32)> = Vec::new();
+        for entry in &SUPPORT {
+            let name = Collective::from_code(entry.collective).unwrap().name();
+            match rows.iter_mut().find(|row| (row.1, row.2) == (entry.dtypes, entry.ops)) {
+                Some(row) => row.0.push(name),
+                None => rows.push((vec![name], entry.dtypes, entry.ops)),
+            }
+        }
+        let mut table = "| collectives | types | operations |\n|---|---|---|\n".to_owned();
+        for (collectives, dtypes, ops) in rows {
+            let types = DataType::ALL.iter().filter(|dtype| dtypes & dtype.mask() != 0);
+            let types: Vec<&str> = types.map(|dtype| dtype.name()).collect();
+            let names: Vec<&str> =
+                RedOp::ALL.iter().filter(|op| ops & op.mask() != 0).map(|op| op.name()).collect();
+            let (collectives, types) = (collectives.join(", "), types.join(", "));
+            writeln!(table, "| {collectives} | {types} | {} |", names.join(", ")).unwrap();
+        }
+        table
+    }
+
+    #[test]
+    fn the_documentation_has_this_table() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/vendors.md");
+        let text = std::fs::read_to_string(path).unwrap();
+        let mark = "<!-- nvidia capabilities: made by `ICCL_BLESS=1 cargo test -p iccl-plugin-nvidia` -->\n";
+        let (before, rest) = text.split_once(mark).unwrap();
+        let (found, after) = rest.split_once("<!-- end -->").unwrap();
+        if std::env::var_os("ICCL_BLESS").is_some() {
+            let fresh = format!("{before}{mark}{}<!-- end -->{after}", table());
+            std::fs::write(path, fresh).unwrap();
+            return;
+        }
+        assert_eq!(found, table(), "run with ICCL_BLESS=1");
     }
 
     #[test]

@@ -87,12 +87,15 @@ fn all_functions_that_a_library_lacks_are_named() {
         .expect("written");
     let library = folder.path().join("libcudart.so.12");
     iccl_tests::run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]));
-    let record = record(folder.path(), &[]);
+    let ran = run_to_end(&mut plugins(Some(folder.path()), &[("ICCL_LOG", "info")]));
+    let record = ran.json()["plugins"][0].clone();
     assert_eq!(record["reason"], "library-missing", "{record}");
     let detail = record["detail"].as_str().expect("words");
     assert!(detail.contains("libcudart.so.12: it lacks cudaGetDevice, "), "{detail}");
-    assert!(detail.contains("cudaLaunchHostFunc, "), "{detail}");
+    assert!(detail.ends_with(" more"), "{detail}");
     assert!(!detail.contains("cudaGetDeviceCount"), "{detail}");
+    // The log has them all.
+    assert!(ran.err.contains("cudaLaunchHostFunc, cudaEventCreateWithFlags, "), "{}", ran.all());
 }
 
 #[test]
@@ -105,8 +108,11 @@ fn a_folder_that_is_not_there_is_a_mistake_and_no_missing_library() {
 
 #[test]
 fn another_version_that_was_loaded_before_is_told_with_its_path() {
-    let (used, loaded) = (simulated(ALL), simulated(&["libcudart.so.12"]));
+    let (used, loaded) = (simulated(ALL), tempfile::tempdir().expect("a folder"));
+    let source = loaded.path().join("other.c");
+    std::fs::write(&source, "int something_of_its_own;").expect("written");
     let other = loaded.path().join("libcudart.so.12");
+    iccl_tests::run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&other, &source]));
     let variables = [("LD_PRELOAD", other.to_str().expect("text")), ("ICCL_LOG", "warn")];
     let ran = run_to_end(&mut plugins(Some(used.path()), &variables));
     assert_eq!(ran.json()["plugins"][0]["state"], "active", "{}", ran.all());

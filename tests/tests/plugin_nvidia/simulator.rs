@@ -39,6 +39,7 @@ impl Machine {
         let sources = Sources::default()
             .with("plugins.path", FOLDER.to_str().expect("text"))
             .with("plugins.probe", "inline")
+            .with("plugin.nvidia.join_timeout", "20s")
             .with("plugin.nvidia.library_dir", sim_sdk::nvidia().to_str().expect("text"));
         machine.set = PluginSet::load(&Config::load(&sources).expect("settings")).expect("plugins");
         let records = machine.set.records();
