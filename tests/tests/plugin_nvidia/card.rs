@@ -211,11 +211,11 @@ fn a_stream_waits_for_a_word_that_the_host_writes() {
 
 /// Everything that a card offers, once.
 fn use_everything(card: &OpenDevice) {
+    unsafe extern "C" fn nothing(_: *mut c_void) {}
     let memory = allocate(card, MemoryKind::Device);
     let pinned = allocate(card, MemoryKind::PinnedHost);
     let stream = card.stream_create().expect("a stream");
     let event = card.event_create().expect("an event");
-    unsafe extern "C" fn nothing(_: *mut c_void) {}
     // SAFETY: all is kept until the stream is past it.
     unsafe {
         pinned.cast::<u64>().write(1);
