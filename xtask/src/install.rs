@@ -132,9 +132,11 @@ fn third_parties(metadata: &Value) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// What cargo knows of all packages.
+/// What cargo knows of the packages for this platform; those of others may not have been downloaded.
 fn metadata() -> Result<Value, Failure> {
-    let text = output(&mut cargo(&["metadata", "--format-version", "1", "--locked"]))?;
+    let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let mut asked = cargo(&["metadata", "--format-version", "1", "--locked"]);
+    let text = output(asked.args(["--filter-platform", &platform]))?;
     serde_json::from_slice(&text)
         .map_err(|error| Failure(format!("cargo metadata cannot be read: {error}")))
 }
