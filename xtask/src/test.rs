@@ -33,6 +33,7 @@ const FULL_STEPS: &[Step] = &[
         let program = ["run", "--release", "-p", "iccl-tests", "--bin", "iccl-test-matrix"];
         run(cargo(&program).args(["--", "huge"]))
     }),
+    ("valgrind", valgrind),
     ("matrix", matrix),
 ];
 
@@ -72,6 +73,17 @@ fn needs() -> Result<(), Failure> {
         programs.join(", "),
         packages.join(" ")
     )))
+}
+
+/// The marshalling of the ABI, in both directions, under valgrind where it is installed. What tests leak
+/// on purpose is not an error.
+fn valgrind() -> Result<(), Failure> {
+    if !is_installed("valgrind") {
+        println!("not checked: valgrind is not installed");
+        return Ok(());
+    }
+    let runner = r#"target."cfg(all())".runner=["valgrind", "-q", "--error-exitcode=9"]"#;
+    run(&mut cargo(&["--config", runner, "test", "-p", "iccl-plugin-api", "--lib"]))
 }
 
 /// The full product. Blocks that were right before are not run again, as long as the code is the same.
