@@ -456,6 +456,7 @@ fn lists_that_differ_are_told_and_can_be_mended() {
                 error.to_string().contains(&format!("shrink without {list:?}"))
             };
             assert!(named(lists[0]) && (named(lists[1]) || named(lists[2])), "{error}");
+            assert!(error.hint().is_some_and(|hint| hint.contains("lost_ranks")), "{error}");
             // What any of them has left out, all know.
             let expected: Vec<u32> = (2..4).filter(|rank| lists[1].contains(rank)).collect();
             let expected: Vec<u32> =
@@ -521,6 +522,9 @@ fn a_rank_that_does_not_come_to_shrink_is_named_in_time() {
                 assert!(kinds.contains(&error.kind()), "{error}");
                 assert_eq!(error.rank(), Some(absent), "{error}");
                 assert!(error.to_string().contains("shrink without [3]"), "{error}");
+                assert!(error.hint().is_some_and(|hint| hint.contains("same call")), "{error}");
+                let named = [format!("rank {absent} "), format!("ranks [{absent}]")];
+                assert!(named.iter().any(|name| error.message().contains(name)), "{error}");
                 assert!(started.elapsed() < SOON);
                 assert!(world.lost_ranks().is_empty(), "it may come yet");
             }

@@ -73,10 +73,13 @@ impl RootDialer<'_> {
             }
             backoff.failed();
             self.pause_until(backoff.next(), &|| {
-                Error::new(
-                    ErrorKind::Timeout,
-                    format!("bootstrap: rank {} cannot reach the root at {rendezvous}", self.rank),
-                )
+                let (rank, root) = (self.rank, self.root_rank);
+                let message = if self.is_kept {
+                    format!("bootstrap: rank {rank} waits for rank {root} at {rendezvous}")
+                } else {
+                    format!("bootstrap: rank {rank} cannot reach the root at {rendezvous}")
+                };
+                Error::new(ErrorKind::Timeout, message)
                 .with("attempts", backoff.attempts())
                 .with("last", &last)
                 .with_rank(self.root_rank)

@@ -274,8 +274,26 @@ impl Communicator {
         };
         initialise(runtime, &joining).map_err(|error| {
             let is_told = error.message().contains(call);
-            if is_told { error } else { error.with("call", call) }
+            let error = if is_told { error } else { error.with("call", call) };
+            match advice(error.kind()).filter(|_| error.hint().is_none()) {
+                Some(advice) => error.with_hint(advice),
+                None => error,
+            }
         })
+    }
+}
+
+/// What to do when a communicator could not be made out of another.
+fn advice(kind: ErrorKind) -> Option<&'static str> {
+    match kind {
+        ErrorKind::PeerLost => Some("shrink without that rank"),
+        ErrorKind::Mismatch => {
+            Some("all ranks must make the same call; `lost_ranks` knows now whom others leave out")
+        }
+        ErrorKind::Rendezvous | ErrorKind::Timeout => {
+            Some("every rank that is to be part of the new communicator must make the same call")
+        }
+        _ => None,
     }
 }
 
