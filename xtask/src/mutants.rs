@@ -19,6 +19,7 @@ struct Mutant {
 
 const ENGINE: &[&str] = &["-p", "iccl-runtime", "--lib", "engine::"];
 const GROUPS: &[&str] = &["-p", "iccl-tests", "--test", "comm_groups"];
+const BOOTSTRAP: &[&str] = &["-p", "iccl-runtime", "--lib", "bootstrap::"];
 const SCHEDULE: &[&str] = &["-p", "iccl-runtime", "--test", "schedule_matrix"];
 
 const MUTANTS: &[Mutant] = &[
@@ -103,6 +104,34 @@ const MUTANTS: &[Mutant] = &[
         find: "if *waiting_for == 0 {",
         replace: "if *waiting_for == 1 || program.dependency_counts[*successor as usize] == 1 {",
         tests: ENGINE,
+    },
+    Mutant {
+        name: "split-passes-for-a-call",
+        file: "iccl-runtime/src/engine/envelope.rs",
+        find: "bytes[52] = fingerprint.purpose.code();",
+        replace: "bytes[52] = 0;",
+        tests: ENGINE,
+    },
+    Mutant {
+        name: "silent-behind-a-silent-one",
+        file: "iccl-runtime/src/engine/inquiry.rs",
+        find: "self.blame(self.first_silent(at), ",
+        replace: "self.blame(at, ",
+        tests: ENGINE,
+    },
+    Mutant {
+        name: "lists-not-compared",
+        file: "iccl-runtime/src/bootstrap/roster.rs",
+        find: "&& *call != new.call",
+        replace: "&& call.is_empty()",
+        tests: BOOTSTRAP,
+    },
+    Mutant {
+        name: "told-twice",
+        file: "iccl-runtime/src/bootstrap/roster.rs",
+        find: "return if is_news || self.members.is_none() {",
+        replace: "return if is_news || self.members.is_some() {",
+        tests: BOOTSTRAP,
     },
     Mutant {
         name: "stream-does-not-wait",
