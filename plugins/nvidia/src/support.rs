@@ -105,9 +105,9 @@ pub(crate) fn reduction(dtype: DataType, op: RedOp) -> Option<c_int> {
         RedOp::Min if dtype.is_integer() => Some(sys::NCCL_MIN),
         RedOp::Avg if !dtype.is_integer() => Some(sys::NCCL_AVG),
         RedOp::Max | RedOp::Min | RedOp::Avg => None,
-        RedOp::BitAnd | RedOp::BitOr | RedOp::BitXor => None,
-        // NCCL has it, and a call of the ABI has no place for the scalars.
-        RedOp::PreMulSum => None,
+        // NCCL has no bitwise operations. It has PreMulSum, but a call of the ABI has no place for
+        // the scalars.
+        RedOp::BitAnd | RedOp::BitOr | RedOp::BitXor | RedOp::PreMulSum => None,
     }
 }
 
