@@ -5,9 +5,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use super::stream::{Issue, Stream, Word, lock};
 use crate::Result;
 use crate::engine::{Engine, Operation, OperationRequest};
+
+/// A list that nearly always has one element: a call without a group.
+pub(super) type Few<T> = SmallVec<[T; 1]>;
 
 /// An operation that was enqueued, and the engine that does it.
 pub(super) type Begun = (Arc<Engine>, Arc<Operation>);
@@ -37,13 +42,13 @@ impl Entry {
 ///
 /// # Errors
 /// What a driver says; then none of them takes place, and every stream goes on.
-pub(super) unsafe fn enqueue(entries: Vec<Entry>) -> Result<Vec<Begun>> {
-    let mut streams: Vec<Stream> = entries.iter().flat_map(Entry::streams).cloned().collect();
+pub(super) unsafe fn enqueue(entries: Few<Entry>) -> Result<Few<Begun>> {
+    let mut streams: Few<Stream> = entries.iter().flat_map(Entry::streams).cloned().collect();
     // Everyone who locks several streams does so in this order.
     streams.sort_by_key(Stream::address);
     streams.dedup_by_key(|stream| stream.address());
-    let mut places: Vec<Place> = streams.iter().map(Place::new).collect();
-    let operations: Vec<_> =
+    let mut places: Few<Place<'_>> = streams.iter().map(Place::new).collect();
+    let operations: Few<Begun> =
         entries.into_iter().map(|entry| take_in(entry, &streams, &mut places)).collect();
     for index in 0..places.len() {
         if let Err(error) = places[index].begin() {
@@ -130,7 +135,7 @@ impl Start {
 /// What a stream tells when it reaches operations.
 unsafe extern "C" fn reached(user: *mut c_void) {
     // SAFETY: `begin` leaked it for this one call.
-    let starts = unsafe { Box::from_raw(user.cast::<Vec<Start>>()) };
+    let starts = unsafe { Box::from_raw(user.cast::<Few<Start>>()) };
     starts.iter().for_each(Start::stream_has_come);
 }
 
@@ -139,7 +144,7 @@ struct Place<'a> {
     stream: &'a Stream,
     issue: MutexGuard<'a, Issue>,
     pending_before: usize,
-    starts: Vec<Start>,
+    starts: Few<Start>,
     end: Arc<End>,
 }
 
@@ -153,7 +158,7 @@ impl<'a> Place<'a> {
             number: issue.enqueued + 1,
         };
         let pending_before = issue.pending.len();
-        Self { stream, issue, pending_before, starts: Vec::with_capacity(1), end: Arc::new(end) }
+        Self { stream, issue, pending_before, starts: Few::new(), end: Arc::new(end) }
     }
 
     fn add(&mut self, start: Start) {

@@ -6,8 +6,9 @@ use std::sync::{Arc, MutexGuard, OnceLock};
 use std::thread::ThreadId;
 
 use iccl_plugin_api::Collective;
+use smallvec::smallvec;
 
-use super::enqueue::{Begun, Entry, enqueue};
+use super::enqueue::{Begun, Entry, Few, enqueue};
 use super::handle::Handle;
 use super::order::{Numbers, Order};
 use super::own_messages::{self, Joined};
@@ -152,7 +153,7 @@ pub(super) unsafe fn take(call: Checked) -> Result<Handle> {
         return Ok(Handle::promised(with_open(|open| open.add(call))));
     }
     // SAFETY: the caller promises it.
-    let mut begun = unsafe { begin(vec![call]) }?;
+    let mut begun = unsafe { begin(smallvec![call]) }?;
     let begun = begun.pop();
     Ok(Handle::begun(begun.unwrap_or_else(|| unreachable!("every call has its operation"))))
 }
@@ -161,14 +162,14 @@ pub(super) unsafe fn take(call: Checked) -> Result<Handle> {
 ///
 /// # Safety
 /// As [`take`], for each call.
-unsafe fn begin(calls: Vec<Checked>) -> Result<Vec<Begun>> {
+unsafe fn begin(calls: Few<Checked>) -> Result<Few<Begun>> {
     let Joined { entries, entry_of } = own_messages::join(calls)?;
-    let mut orders: Vec<Arc<Order>> =
+    let mut orders: Few<Arc<Order>> =
         entries.iter().map(|(call, _)| Arc::clone(&call.order)).collect();
     // Everyone who locks several communicators does so in this order.
     orders.sort_by_key(address);
     orders.dedup_by_key(|order| address(order));
-    let mut numbers: Vec<MutexGuard<'_, Numbers>> =
+    let mut numbers: Few<MutexGuard<'_, Numbers>> =
         orders.iter().map(|order| order.numbers()).collect();
     orders.iter().try_for_each(|order| order.engine.check())?;
     let whose = |order: &Arc<Order>| {
@@ -176,9 +177,9 @@ unsafe fn begin(calls: Vec<Checked>) -> Result<Vec<Begun>> {
             .binary_search_by_key(&address(order), address)
             .unwrap_or_else(|_| unreachable!("the communicator of every entry is locked"))
     };
-    let numbered: Vec<_> =
+    let numbered: Few<_> =
         entries.iter().map(|(call, _)| (whose(&call.order), call.collective, call.root)).collect();
-    let entries: Vec<_> = entries
+    let entries: Few<_> = entries
         .into_iter()
         .zip(&numbered)
         .map(|((mut call, also), (whose, collective, root))| {
@@ -268,7 +269,7 @@ impl Open {
     /// Enqueues all calls, or none, and tells the handles.
     fn commit(mut self) -> Result<()> {
         let members = std::mem::take(&mut self.members);
-        let (promises, calls): (Vec<_>, Vec<_>) =
+        let (promises, calls): (Vec<_>, Few<_>) =
             members.into_iter().map(|member| (member.promise, member.call)).unzip();
         let begun = match self.refused.take() {
             Some(error) => Err(error),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use iccl_plugin_api::{Collective, DataType, RedOp};
 
+use super::enqueue::Few;
 use super::group::Checked;
 use super::stream::Stream;
 use crate::engine::Program;
@@ -14,9 +15,9 @@ use crate::{Error, ErrorKind, Result};
 /// The calls of a group, where the two halves of a message of a rank to itself are one.
 pub(super) struct Joined {
     /// What is to be enqueued, and a second stream on which it takes place, if there is one.
-    pub(super) entries: Vec<(Checked, Option<Stream>)>,
+    pub(super) entries: Few<(Checked, Option<Stream>)>,
     /// Which entry each of the calls became.
-    pub(super) entry_of: Vec<usize>,
+    pub(super) entry_of: Few<usize>,
 }
 
 /// Whether the call is one half of a message of `rank` to itself.
@@ -69,10 +70,10 @@ pub(super) fn used_bytes(request: &Request, schedule: &Schedule) -> (u64, u64) {
 /// # Errors
 /// `InvalidArgument` for one without the other, or buffers that overlap in part; `Mismatch` if they
 /// differ.
-pub(super) fn join(calls: Vec<Checked>) -> Result<Joined> {
+pub(super) fn join(calls: Few<Checked>) -> Result<Joined> {
     let mut joined = Joined {
-        entries: Vec::with_capacity(calls.len()),
-        entry_of: Vec::with_capacity(calls.len()),
+        entries: Few::with_capacity(calls.len()),
+        entry_of: Few::with_capacity(calls.len()),
     };
     // By communicator: halves that wait for the other.
     let mut halves: HashMap<usize, VecDeque<usize>> = HashMap::new();
