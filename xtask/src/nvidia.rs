@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::layout;
-use crate::run::{Failure, output, run, workspace};
+use crate::run::{Failure, cargo, output, run, workspace};
 
 /// The packages, and where in them headers and libraries are.
 const RUNTIMES: &[(&str, &str)] = &[
@@ -152,11 +152,22 @@ pub(crate) fn compare() -> Result<(), Failure> {
         }
     }
     println!("sys.rs agrees with {} headers", RUNTIMES.len() * NCCLS.len());
-    layout::build("dev")?;
+    let plugins = plugins(&cache)?;
     for (runtime, (package, _)) in runtimes.iter().zip(RUNTIMES) {
-        without_driver(&runtime.join("lib"), package)?;
+        without_driver(&plugins, &runtime.join("lib"), package)?;
     }
     Ok(())
+}
+
+/// Builds the command and the plugin; gives a folder with the plugin alone.
+fn plugins(cache: &Path) -> Result<PathBuf, Failure> {
+    run(&mut cargo(&["build", "-p", "iccl-cli", "-p", "iccl-plugin-nvidia"]))?;
+    let folder = cache.join("plugins");
+    let built = layout::folder("dev").join("libiccl_plugin_nvidia.so");
+    fs::create_dir_all(&folder)
+        .and_then(|()| fs::copy(built, folder.join("libiccl_nvidia.so")))
+        .map_err(|error| Failure(format!("{} cannot be made: {error}", folder.display())))?;
+    Ok(folder)
 }
 
 /// The folder of a package's files, from the cache or by pip.
@@ -267,8 +278,7 @@ fn signatures(sys: &str) -> impl Iterator<Item = Result<(bool, &str, Vec<&'stati
 fn variable(kind: &str) -> Result<&'static str, Failure> {
     Ok(match kind {
         "Stream" | "Event" | "Context" | "Communicator" => "p",
-        "unsafe extern \"C\" fn(user" | "*mut c_void)" => "p",
-        pointer if pointer.starts_with('*') => "p",
+        pointer if pointer.starts_with('*') || pointer.starts_with("unsafe extern") => "p",
         "c_int" | "CudaError" | "DriverResult" | "DriverDevice" | "NcclResult" => "i",
         "c_uint" => "u",
         "usize" => "n",
@@ -279,12 +289,14 @@ fn variable(kind: &str) -> Result<&'static str, Failure> {
 }
 
 /// On the real library, without a driver, the plugin finds no device, and says so in NVIDIA's words.
-fn without_driver(libraries: &Path, package: &str) -> Result<(), Failure> {
+fn without_driver(plugins: &Path, libraries: &Path, package: &str) -> Result<(), Failure> {
     let setting = format!("plugin.nvidia.library_dir={}", libraries.display());
-    let answer = output(
-        Command::new(layout::folder("dev").join("iccl"))
-            .args(["plugins", "--json", "--set", &setting]),
-    )?;
+    let answer =
+        output(
+            Command::new(layout::folder("dev").join("iccl"))
+                .env("ICCL_PLUGIN_PATH", plugins)
+                .args(["plugins", "--json", "--set", "plugins.probe=inline", "--set", &setting]),
+        )?;
     let answer: serde_json::Value = serde_json::from_slice(&answer)
         .map_err(|error| Failure(format!("`iccl plugins --json` is no JSON: {error}")))?;
     let plugins = answer["plugins"].as_array();
