@@ -34,3 +34,62 @@ fn lay_out(vendor: &str) -> PathBuf {
     }
     folder
 }
+
+/// What NCCL has beyond 2.18, by the version that brought it.
+const NEWER_IN_NCCL: &[(u32, &str)] = &[
+    (21900, "ncclCommRegister"),
+    (21900, "ncclCommDeregister"),
+    (21900, "ncclMemAlloc"),
+    (21900, "ncclMemFree"),
+    (22300, "ncclCommInitRankScalable"),
+    (22700, "ncclCommShrink"),
+    (22700, "ncclCommWindowRegister"),
+    (22700, "ncclCommWindowDeregister"),
+    (22800, "ncclAlltoAll"),
+    (22800, "ncclGather"),
+    (22800, "ncclScatter"),
+    (22800, "ncclCommRevoke"),
+];
+/// How the library's data marks its version; six digits follow.
+const VERSION_MARK: &[u8] = b"iccl-sim-nccl-ver:";
+
+/// The simulated libraries of NVIDIA with an older NCCL, of 2.18 at least: it says so, and has none of the
+/// symbols that came later.
+///
+/// # Panics
+/// If they can't be built.
+pub fn nvidia_with_nccl(version: u32) -> PathBuf {
+    let name = format!("nvidia-nccl-{version}");
+    let folder = nvidia().parent().expect("a folder of all").join(name);
+    std::fs::create_dir_all(&folder).expect("the folder can be made");
+    for library in ["libcuda.so.1", "libcudart.so.12", "libcudart.so.13"] {
+        place(&nvidia().join(library), &folder.join(library));
+    }
+    let mut bytes = std::fs::read(nvidia().join("libnccl.so.2")).expect("the library");
+    let marks: Vec<usize> = positions(&bytes, VERSION_MARK).collect();
+    assert!(!marks.is_empty(), "the library marks its version");
+    for at in marks {
+        let digits = at + VERSION_MARK.len();
+        bytes[digits..digits + 6].copy_from_slice(format!("{version:06}").as_bytes());
+    }
+    for (_, symbol) in NEWER_IN_NCCL.iter().filter(|(since, _)| *since > version) {
+        // Under another name in the table of symbols, which is not found by the hash of the real one.
+        let entry = [b"\0", symbol.as_bytes(), b"\0"].concat();
+        let places: Vec<usize> = positions(&bytes, &entry).collect();
+        assert!(!places.is_empty(), "the library has {symbol}");
+        places.into_iter().for_each(|at| bytes[at + 1] = b'-');
+    }
+    let beside = folder.join(format!("libnccl.{}.new", std::process::id()));
+    std::fs::write(&beside, bytes).expect("a library can be written");
+    std::fs::rename(&beside, folder.join("libnccl.so.2")).expect("and put in its place");
+    folder
+}
+
+/// Where some bytes occur.
+fn positions<'a>(bytes: &'a [u8], wanted: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
+    bytes
+        .windows(wanted.len())
+        .enumerate()
+        .filter(move |(_, found)| *found == wanted)
+        .map(|(at, _)| at)
+}

@@ -179,3 +179,118 @@ fn memory_and_events_are_shared_between_processes_of_a_host() {
     exporter.tell("written");
     exporter.must_succeed();
 }
+
+// NCCL.
+
+/// Starts all ranks of a communicator; `variables` are those of a rank.
+fn ranks(
+    ranks: u32,
+    what: &str,
+    variables: impl Fn(u32) -> Vec<(&'static str, &'static str)>,
+) -> Vec<Process> {
+    let number = ranks.to_string();
+    let start = |rank: u32, id: &str| {
+        let words = ["nccl", &rank.to_string(), &number, id, what];
+        Process::start(sim_sdk::nvidia(), &words, &variables(rank))
+    };
+    let mut first = start(0, "-");
+    let id = first.line("id");
+    let others: Vec<_> = (1..ranks).map(|rank| start(rank, &id)).collect();
+    std::iter::once(first).chain(others).collect()
+}
+
+fn all_pass(number: u32, what: &str) {
+    for process in &mut ranks(number, what, |_| Vec::new()) {
+        process.must_succeed();
+    }
+}
+
+#[test]
+fn two_three_and_four_processes_do_every_collective() {
+    for number in 2..=4 {
+        all_pass(number, "collectives");
+    }
+}
+
+#[test]
+fn messages_travel_in_groups() {
+    all_pass(3, "messages");
+    all_pass(2, "messages");
+}
+
+#[test]
+fn communicators_are_split_and_shrunk() {
+    all_pass(4, "split");
+}
+
+#[test]
+fn sums_of_multiples_have_their_factor_now_or_later() {
+    all_pass(2, "multiples");
+}
+
+#[test]
+fn calls_of_a_communicator_keep_their_order_over_streams() {
+    all_pass(2, "order");
+}
+
+#[test]
+fn a_flawed_collective_reports_success() {
+    all_pass(2, "flaws");
+}
+
+#[test]
+fn a_card_can_be_there_only_once() {
+    all_pass(2, "same-card");
+    // The same number on two hosts is two cards.
+    let hosts = |rank| vec![("ICCL_SIM_HOST", if rank == 0 { "one" } else { "two" })];
+    for process in &mut ranks(2, "order", hosts) {
+        process.must_succeed();
+    }
+}
+
+#[test]
+fn an_abort_ends_what_nobody_else_comes_to() {
+    let mut all = ranks(2, "abort", |_| Vec::new());
+    all[0].must_succeed();
+    all[1].tell("over");
+    all[1].must_succeed();
+}
+
+#[test]
+fn the_death_of_a_rank_is_told_across_hosts_and_not_within_one() {
+    for (state, where_, hosts) in [(6, "remote", ["one", "two"]), (0, "here", ["one", "one"])] {
+        let mut all = ranks(2, "death", |rank| vec![("ICCL_SIM_HOST", hosts[rank as usize])]);
+        all[1].line("joined");
+        all[0].line("waits");
+        all[1].child.kill().expect("it runs");
+        all[0].tell(where_);
+        assert_eq!(all[0].line("state"), state.to_string());
+        all[0].must_succeed();
+    }
+}
+
+#[test]
+fn one_thread_has_several_ranks() {
+    passes("nccl-one-process", &[]);
+}
+
+#[test]
+fn what_nccl_refuses_is_refused() {
+    passes("nccl-refusals", &[]);
+}
+
+#[test]
+fn an_older_nccl_lacks_what_it_lacked() {
+    let folder = sim_sdk::nvidia_with_nccl(21805);
+    Process::start(&folder, &["nccl-old"], &[]).must_succeed();
+}
+
+#[test]
+fn a_folder_without_a_driver_is_a_host_without_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for library in ["libcudart.so.12", "libnccl.so.2"] {
+        std::fs::copy(sim_sdk::nvidia().join(library), folder.path().join(library))
+            .expect("a library can be copied");
+    }
+    Process::start(folder.path(), &["no-driver"], &[]).must_succeed();
+}

@@ -1,4 +1,4 @@
-//! What all simulated vendor SDKs share: a [`Machine`] of one maker's cards, and `group`, the
+//! What all simulated vendor SDKs share: a [`Machine`] of one maker's cards, and [`group`], the
 //! processes that form a communicator through the maker's library.
 //!
 //! Nothing of one vendor lives here: no symbol, no status code, no order of arguments. A vendor's shared
@@ -14,6 +14,7 @@ mod copy;
 mod device;
 mod event;
 pub mod faults;
+pub mod group;
 mod machine;
 mod memory;
 mod peer;

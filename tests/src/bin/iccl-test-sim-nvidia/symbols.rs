@@ -120,6 +120,54 @@ library!(
     }
 );
 
+/// `ncclUniqueId`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct UniqueId(pub(crate) [u8; 128]);
+
+library!(
+    /// `libnccl`, as of 2.18.
+    Nccl {
+        ncclGetVersion(*mut i32) -> i32;
+        ncclGetUniqueId(*mut UniqueId) -> i32;
+        ncclGetErrorString(i32) -> *const c_char;
+        ncclGetLastError(Word) -> *const c_char;
+        ncclCommInitRank(*mut Word, i32, UniqueId, i32) -> i32;
+        ncclCommInitRankConfig(*mut Word, i32, UniqueId, i32, *const c_void) -> i32;
+        ncclCommInitAll(*mut Word, i32, *const i32) -> i32;
+        ncclCommSplit(Word, i32, i32, *mut Word, *const c_void) -> i32;
+        ncclCommGetAsyncError(Word, *mut i32) -> i32;
+        ncclCommCount(Word, *mut i32) -> i32;
+        ncclCommUserRank(Word, *mut i32) -> i32;
+        ncclCommCuDevice(Word, *mut i32) -> i32;
+        ncclCommFinalize(Word) -> i32;
+        ncclCommDestroy(Word) -> i32;
+        ncclCommAbort(Word) -> i32;
+        ncclRedOpCreatePreMulSum(*mut i32, *const c_void, i32, i32, Word) -> i32;
+        ncclRedOpDestroy(i32, Word) -> i32;
+        ncclAllReduce(Word, Word, usize, i32, i32, Word, Word) -> i32;
+        ncclReduce(Word, Word, usize, i32, i32, i32, Word, Word) -> i32;
+        ncclReduceScatter(Word, Word, usize, i32, i32, Word, Word) -> i32;
+        ncclBroadcast(Word, Word, usize, i32, i32, Word, Word) -> i32;
+        ncclBcast(Word, usize, i32, i32, Word, Word) -> i32;
+        ncclAllGather(Word, Word, usize, i32, Word, Word) -> i32;
+        ncclSend(Word, usize, i32, i32, Word, Word) -> i32;
+        ncclRecv(Word, usize, i32, i32, Word, Word) -> i32;
+        ncclGroupStart() -> i32;
+        ncclGroupEnd() -> i32;
+    }
+);
+
+library!(
+    /// What 2.28 has beyond.
+    NewerNccl {
+        ncclCommShrink(Word, *const i32, i32, *mut Word, *const c_void, i32) -> i32;
+        ncclAlltoAll(Word, Word, usize, i32, Word, Word) -> i32;
+        ncclGather(Word, Word, usize, i32, i32, Word, Word) -> i32;
+        ncclScatter(Word, Word, usize, i32, i32, Word, Word) -> i32;
+    }
+);
+
 impl Driver {
     /// Changes a setting of the simulator.
     pub(crate) fn set(&self, key: &str, value: &str) {
