@@ -130,14 +130,45 @@ impl Rank<'_> {
                 self.of_one_type(kind, count);
             }
         }
-        // More than fits into the channels at once, and into scratch.
-        self.of_one_type(F32, 1_100_003);
+        self.large();
         // Nothing at all.
         ok!(nccl, ncclAllReduce(0, 0, 0, 7, SUM, comm, stream));
         self.mean();
         ok!(nccl, ncclCommFinalize(comm));
         ok!(nccl, ncclCommDestroy(comm));
         assert_eq!(c!(nccl, ncclCommCount(comm, &raw mut count)), INVALID_ARGUMENT);
+    }
+
+    /// More than fits into the channels at once, and into scratch.
+    fn large(&self) {
+        const COUNT: usize = 2_200_003;
+        let (nccl, comm, stream) = (&self.nccl, self.comm, self.stream);
+        let number = |rank: u32, index: usize| (index % 1000) as u32 + rank;
+        let floats = |of: &dyn Fn(usize) -> u32, count: usize| -> Vec<u8> {
+            let mut bytes = vec![0; 4 * count];
+            for (index, float) in bytes.chunks_exact_mut(4).enumerate() {
+                float.copy_from_slice(&(of(index) as f32).to_le_bytes());
+            }
+            bytes
+        };
+        let sum =
+            |index: usize| (index % 1000) as u32 * self.ranks + self.ranks * (self.ranks - 1) / 2;
+        let send = floats(&|index| number(self.rank, index), COUNT);
+        let sent =
+            |send, receive| c!(nccl, ncclAllReduce(send, receive, COUNT, 7, SUM, comm, stream));
+        assert!(self.result(&send, send.len(), sent) == floats(&sum, COUNT), "large all-reduce");
+        let count = COUNT / self.ranks as usize;
+        let sent =
+            |send, receive| c!(nccl, ncclReduceScatter(send, receive, count, 7, SUM, comm, stream));
+        let start = self.rank as usize * count;
+        let expected = floats(&|index| sum(start + index), count);
+        assert!(self.result(&send, 4 * count, sent) == expected, "large reduce-scatter");
+        let all = floats(
+            &|index| number((index / count) as u32, index % count),
+            self.ranks as usize * count,
+        );
+        let sent = |send, receive| c!(nccl, ncclAllGather(send, receive, count, 7, comm, stream));
+        assert!(self.result(&send[..4 * count], all.len(), sent) == all, "large all-gather");
     }
 
     fn of_one_type(&self, kind: &Type, count: usize) {
@@ -289,7 +320,7 @@ impl Rank<'_> {
         );
         let mut half = 0;
         ok!(nccl, ncclCommSplit(self.comm, color, key, &raw mut half, std::ptr::null()));
-        let (mut count, mut rank) = (0, -1);
+        let (mut count, mut rank) = (0_i32, -1_i32);
         ok!(nccl, ncclCommCount(half, &raw mut count));
         ok!(nccl, ncclCommUserRank(half, &raw mut rank));
         let members: Vec<u32> = (0..self.ranks).filter(|one| one % 2 == self.rank % 2).collect();

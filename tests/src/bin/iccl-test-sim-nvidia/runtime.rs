@@ -29,6 +29,7 @@ macro_rules! ok {
         assert_eq!(crate::runtime::c!($library, $symbol($($argument),*)), 0, stringify!($symbol))
     };
 }
+pub(crate) use ok;
 
 impl Sdk {
     pub(crate) fn device_memory(&self, bytes: usize) -> Word {
