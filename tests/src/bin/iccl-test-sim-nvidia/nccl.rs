@@ -18,7 +18,7 @@ const INVALID_ARGUMENT: i32 = 4;
 const INVALID_USAGE: i32 = 5;
 const IN_PROGRESS: i32 = 7;
 
-struct Rank<'a> {
+struct Member<'a> {
     sdk: &'a Sdk,
     nccl: Nccl,
     comm: Word,
@@ -52,7 +52,7 @@ pub(crate) fn rank(sdk: &Sdk, words: &[&str]) {
         return;
     }
     assert_eq!(joined, 0);
-    let one = Rank { sdk, nccl, comm, stream: sdk.stream(1), rank, ranks };
+    let one = Member { sdk, nccl, comm, stream: sdk.stream(1), rank, ranks };
     match *what {
         "collectives" => one.collectives(),
         "messages" => one.messages(),
@@ -71,7 +71,7 @@ fn value(rank: u32, index: usize) -> u32 {
     (rank * 7 + index as u32 * 3 + index as u32 / 5) % 3
 }
 
-impl Rank<'_> {
+impl Member<'_> {
     /// Fresh device memory with these bytes in it.
     fn filled(&self, bytes: &[u8]) -> Word {
         let memory = self.sdk.device_memory(bytes.len().max(1));
@@ -327,7 +327,7 @@ impl Rank<'_> {
         let place = members.iter().position(|one| *one == self.rank).expect("a member");
         let place = if color == 0 { members.len() - 1 - place } else { place };
         assert_eq!((count as usize, rank as usize), (members.len(), place));
-        let within = Rank { comm: half, rank: place as u32, ranks: count as u32, ..*self };
+        let within = Member { comm: half, rank: place as u32, ranks: count as u32, ..*self };
         let sum = within.all_reduce(F32, SUM, 3, |_, _| self.rank);
         assert_eq!(sum, F32.all([members.iter().sum(); 3]));
         let mut none = 7;
@@ -339,7 +339,7 @@ impl Rank<'_> {
             let (last, mut fewer) = (self.ranks as i32 - 1, 0);
             let shrunk = &raw mut fewer;
             ok!(newer, ncclCommShrink(self.comm, &raw const last, 1, shrunk, std::ptr::null(), 0));
-            let rest = Rank { comm: fewer, ranks: self.ranks - 1, ..*self };
+            let rest = Member { comm: fewer, ranks: self.ranks - 1, ..*self };
             assert_eq!(rest.all_reduce(F32, SUM, 2, |_, _| 1), F32.all([self.ranks - 1; 2]));
         }
     }
