@@ -35,7 +35,7 @@ fn simulated(files: &[&str]) -> TempDir {
     folder
 }
 
-const ALL: &[&str] = &["libcuda.so.1", "libcudart.so.12", "libcudart.so.13"];
+const ALL: &[&str] = &["libcuda.so.1", "libcudart.so.12", "libcudart.so.13", "libnccl.so.2"];
 
 #[test]
 fn without_libraries_it_says_which_and_where_it_looked() {

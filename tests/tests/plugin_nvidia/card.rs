@@ -11,7 +11,7 @@ use iccl_plugin_api::sdk::Progress;
 use iccl_plugin_api::tables::{host_to_stream, region_form, stream_to_host};
 use iccl_plugin_api::{MemoryKind, Status};
 
-use crate::simulator::Machine;
+use crate::simulator::{CARDS, Machine};
 
 /// Within this time everything has happened, however loaded the machine.
 const SOON: Duration = Duration::from_secs(120);
@@ -295,7 +295,7 @@ fn failures_have_nvidias_words_and_number() {
 fn what_a_kernel_met_is_told_without_being_waited_for() {
     let machine = Machine::new();
     // The last card: it is of no use after this.
-    let card = machine.card(3);
+    let card = machine.card(CARDS - 1);
     card.async_error().expect("no error yet");
     machine.simulate("faults", "cudaStreamQuery@1=sticky:700");
     let error = card.async_error().unwrap_err();

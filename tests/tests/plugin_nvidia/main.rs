@@ -5,4 +5,5 @@
 
 mod absent;
 mod card;
+mod collectives;
 mod simulator;

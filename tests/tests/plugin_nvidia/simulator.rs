@@ -9,6 +9,9 @@ use iccl_runtime::plugins::PluginSet;
 use iccl_tests::{maker_plugin_folder, sim_sdk};
 use libloading::Library;
 
+/// The cards of the simulated machine.
+pub(crate) const CARDS: usize = 5;
+
 /// One of the simulated libraries: the same object as the plugin has.
 fn library(name: &str) -> Library {
     // SAFETY: the simulator's libraries do nothing when they are opened.
@@ -31,6 +34,10 @@ impl Machine {
             LazyLock::new(|| maker_plugin_folder("nvidia"));
         // A test that failed leaves nothing half-made: settings are set anew by each.
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        // One more than the ranks of a test: one card is spoilt for good.
+        // SAFETY: everything in this process reads the environment by the standard library, or, as the
+        // simulator, not before this and under this lock.
+        unsafe { std::env::set_var("ICCL_SIM_NVIDIA_DEVICES", CARDS.to_string()) };
         let (driver, runtime) = (library("libcuda.so.1"), library("libcudart.so.13"));
         let mut machine = Self { set: no_plugins(), driver, runtime, _alone: alone };
         machine.simulate("faults", "");
@@ -43,7 +50,7 @@ impl Machine {
             .with("plugin.nvidia.library_dir", sim_sdk::nvidia().to_str().expect("text"));
         machine.set = PluginSet::load(&Config::load(&sources).expect("settings")).expect("plugins");
         let records = machine.set.records();
-        assert_eq!(machine.set.devices().len(), 4, "{records:?}");
+        assert_eq!(machine.set.devices().len(), CARDS, "{records:?}");
         machine
     }
 
