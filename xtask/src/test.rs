@@ -22,9 +22,13 @@ const STEPS: &[Step] = &[
         let documented = ["doc", "--workspace", "--no-deps", "--quiet"];
         run(cargo(&documented).env("RUSTDOCFLAGS", "-D warnings"))
     }),
-    ("unit", || run(&mut cargo(&["test", "--workspace", "--exclude", "iccl-tests", "--quiet"]))),
+    // Both go on after a failure: one run tells all that is wrong.
+    ("unit", || {
+        let all = ["test", "--workspace", "--exclude", "iccl-tests", "--quiet", "--no-fail-fast"];
+        run(&mut cargo(&all))
+    }),
     ("build", || layout::build("release")),
-    ("system", || run(&mut cargo(&["test", "-p", "iccl-tests", "--release"]))),
+    ("system", || run(&mut cargo(&["test", "-p", "iccl-tests", "--release", "--no-fail-fast"]))),
 ];
 
 /// What takes too long for every push.
