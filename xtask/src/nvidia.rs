@@ -1,6 +1,6 @@
 //! What the NVIDIA plugin says of NVIDIA's interfaces, compared with NVIDIA's headers by a C compiler,
 //! and what it says on NVIDIA's libraries where there is no driver. Headers and libraries come from
-//! PyPI.
+//! `PyPI`.
 
 use std::fmt::Write as _;
 use std::fs;
