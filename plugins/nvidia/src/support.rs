@@ -104,10 +104,15 @@ pub(crate) fn reduction(dtype: DataType, op: RedOp) -> Option<c_int> {
         RedOp::Max if dtype.is_integer() => Some(sys::NCCL_MAX),
         RedOp::Min if dtype.is_integer() => Some(sys::NCCL_MIN),
         RedOp::Avg if !dtype.is_integer() => Some(sys::NCCL_AVG),
-        RedOp::Max | RedOp::Min | RedOp::Avg => None,
-        // NCCL has no bitwise operations. It has PreMulSum, but a call of the ABI has no place for
-        // the scalars.
-        RedOp::BitAnd | RedOp::BitOr | RedOp::BitXor | RedOp::PreMulSum => None,
+        // The rest of Max, Min and Avg promises something else. NCCL has no bitwise operations. It has
+        // PreMulSum, but a call of the ABI has no place for the scalars.
+        RedOp::Max
+        | RedOp::Min
+        | RedOp::Avg
+        | RedOp::BitAnd
+        | RedOp::BitOr
+        | RedOp::BitXor
+        | RedOp::PreMulSum => None,
     }
 }
 
