@@ -86,7 +86,7 @@ impl Discovery<'_> {
         first_run: (ProbeMethod, Option<Passed>),
         candidate: &mut Candidate,
     ) -> Result<std::result::Result<(), Refusal>> {
-        let image = match image::load(&file.path) {
+        let image = match load_image(file) {
             Ok(image) => image,
             Err(refusal) => return Ok(Err(refusal)),
         };
@@ -291,4 +291,23 @@ impl Discovery<'_> {
         }
         Ok(())
     }
+}
+
+/// Loads a file, unless another was loaded from its path before.
+fn load_image(file: &CheckedFile) -> std::result::Result<Image, Refusal> {
+    let mut known = Known::lock();
+    if known.was_replaced(&file.path, file.id) {
+        let detail = "another file was loaded from this path before, and is kept";
+        return Err(Refusal::new(Reason::FileReplaced, detail));
+    }
+    let image = image::load(&file.path);
+    let by_loader = |refusal: &Refusal| {
+        use Reason::{LoadFailed, MissingDependency, UndefinedSymbol};
+        matches!(refusal.reason, LoadFailed | MissingDependency | UndefinedSymbol)
+    };
+    // What was refused for its door only stays loaded too.
+    if !image.as_ref().is_err_and(by_loader) {
+        known.loaded_from(&file.path, file.id);
+    }
+    image
 }

@@ -2,6 +2,7 @@
 //! and nothing is ever unloaded.
 
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use iccl_plugin_api::host::host_table;
@@ -37,6 +38,9 @@ pub(super) enum Origin {
 #[derive(Default)]
 pub(super) struct Known {
     loaded: HashMap<Origin, Arc<Loaded>>,
+    /// Which file each path meant when it was loaded. The loader goes by the path first: asked for
+    /// the same one again, it gives what it has, whatever lies there now.
+    paths: HashMap<PathBuf, FileId>,
     hosts: HashMap<String, &'static HostTable>,
 }
 
@@ -51,6 +55,16 @@ impl Known {
     /// The plugin from there, if it is loaded and was probed successfully.
     pub(super) fn get(&self, origin: &Origin) -> Option<Arc<Loaded>> {
         self.loaded.get(origin).cloned()
+    }
+
+    /// Whether another file was loaded from this path.
+    pub(super) fn was_replaced(&self, path: &Path, id: FileId) -> bool {
+        self.paths.get(path).is_some_and(|loaded| *loaded != id)
+    }
+
+    /// Remembers that the file was loaded from this path.
+    pub(super) fn loaded_from(&mut self, path: &Path, id: FileId) {
+        self.paths.insert(path.to_owned(), id);
     }
 
     /// Remembers a plugin.

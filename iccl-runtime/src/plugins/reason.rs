@@ -146,6 +146,8 @@ reasons! {
     UndefinedSymbol = Rejected, "undefined-symbol", "the library that should define it is missing or too old";
     /// The loader refused the file.
     LoadFailed = Rejected, "load-failed", "see the loader's text";
+    /// Another file was loaded from this path before, and a process keeps what it has loaded.
+    FileReplaced = Rejected, "file-replaced", "start the process anew to use the new file";
     /// The plugin's tables are laid out differently from this iccl's.
     LayoutDiffers = Rejected, "layout-differs", "rebuild it with the released SDK";
     /// A mandatory function is null.

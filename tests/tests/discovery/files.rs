@@ -4,7 +4,7 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use iccl_runtime::plugins::{PluginSet, ProbeMethod};
+use iccl_runtime::plugins::{PluginSet, ProbeMethod, State};
 use sha2::{Digest, Sha256};
 
 use crate::support::{Folder, compile_shared, config, good_plugins_work, mappings};
@@ -77,19 +77,35 @@ fn truncated_anywhere_is_seen_before_the_loader_is_killed_by_it() {
 #[test]
 fn damage_of_any_byte_of_the_tables_is_survived() {
     let folder = Folder::new();
-    let file = folder.compile("damaged", &[]);
-    let whole = std::fs::read(&file).unwrap();
+    let original = folder.compile("damaged", &[]);
+    let whole = std::fs::read(&original).unwrap();
+    std::fs::remove_file(&original).unwrap();
     let headers = 64 + 56 * 11;
     // Only what is read before loading: the rest is for the child process to die of.
     for offset in (4..headers).step_by(7).chain((whole.len() - 64 * 8..whole.len()).step_by(5)) {
         let mut content = whole.clone();
         content[offset] ^= 0xff;
         // Another file each time: one that was harmless is loaded here, and stays mapped.
-        std::fs::remove_file(&file).unwrap();
-        std::fs::write(&file, content).unwrap();
+        let name = format!("libiccl_damaged{offset}.so");
+        std::fs::write(folder.file(&name), content).unwrap();
         let set = folder.discover();
-        folder.record(&set, "libiccl_damaged.so");
+        folder.record(&set, &name);
+        std::fs::remove_file(folder.file(&name)).unwrap();
     }
+}
+
+#[test]
+fn a_file_that_was_replaced_under_this_process_is_refused() {
+    let folder = Folder::new();
+    let file = folder.compile("exchanged", &[]);
+    let first = folder.discover();
+    assert_eq!(folder.record(&first, "libiccl_exchanged.so").state, State::Active);
+    // The same again is no other file.
+    assert!(folder.discover().plugin("exchanged").is_some());
+    let other = folder.compile("new", &["NAME=\"exchanged\""]);
+    std::fs::rename(other, &file).unwrap();
+    folder.refused("libiccl_exchanged.so", "file-replaced", "loaded from this path before");
+    assert!(first.plugin("exchanged").is_some());
 }
 
 #[test]
