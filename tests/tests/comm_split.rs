@@ -491,6 +491,8 @@ fn attempts_that_fail_leave_nothing_that_disturbs_the_next() {
 
 #[test]
 fn a_rank_that_others_leave_out_hears_so_and_disturbs_nobody() {
+    // Who has destroyed the communicator says nothing any more.
+    let done = Barrier::new(3);
     Job::new(3).run(|world| {
         end(world);
         if world.rank() == 2 {
@@ -503,6 +505,7 @@ fn a_rank_that_others_leave_out_hears_so_and_disturbs_nobody() {
             std::thread::sleep(Duration::from_millis(300));
             must_be_right(&world.shrink(&[2]).unwrap_or_else(|error| panic!("{error}")));
         }
+        done.wait();
     });
 }
 
