@@ -491,8 +491,7 @@ fn attempts_that_fail_leave_nothing_that_disturbs_the_next() {
 
 #[test]
 fn a_rank_that_others_leave_out_hears_so_and_disturbs_nobody() {
-    // Who has destroyed the communicator says nothing any more.
-    let done = Barrier::new(3);
+    let has_heard = Barrier::new(2);
     Job::new(3).run(|world| {
         end(world);
         if world.rank() == 2 {
@@ -500,12 +499,13 @@ fn a_rank_that_others_leave_out_hears_so_and_disturbs_nobody() {
             assert_eq!((error.kind(), error.rank()), (ErrorKind::Mismatch, Some(2)), "{error}");
             let text = error.to_string();
             assert!(text.contains("rank 0 calls shrink without [2]"), "{text}");
-        } else {
-            // After rank 2, so that it finds them.
-            std::thread::sleep(Duration::from_millis(300));
+        }
+        if world.rank() != 0 {
+            has_heard.wait();
+        }
+        if world.rank() != 2 {
             must_be_right(&world.shrink(&[2]).unwrap_or_else(|error| panic!("{error}")));
         }
-        done.wait();
     });
 }
 
@@ -611,8 +611,12 @@ fn b051_an_attempt_can_be_aborted() {
             }
         }
         done.wait();
-        // Where the attempt met, its end may still be told to whoever comes at once.
-        std::thread::sleep(Duration::from_secs(1));
+        if world.rank() == 2 {
+            // It is late for that attempt, and hears how it ended.
+            let error = world.shrink(&[]).expect_err("it was given up");
+            assert_eq!((error.kind(), error.rank()), (ErrorKind::Aborted, Some(1)), "{error}");
+        }
+        done.wait();
         // Nothing is broken by it.
         must_be_right(&world.shrink(&[]).unwrap_or_else(|error| panic!("{error}")));
     });

@@ -129,8 +129,8 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "told-twice",
         file: "iccl-runtime/src/bootstrap/roster.rs",
-        find: "return if is_news || self.members.is_none() {",
-        replace: "return if is_news || self.members.is_some() {",
+        find: "return if instance == check_in.instance || self.members.is_none() {",
+        replace: "return if self.members.is_some() || self.members.is_none() {",
         tests: BOOTSTRAP,
     },
     Mutant {

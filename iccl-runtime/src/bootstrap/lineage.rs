@@ -201,3 +201,76 @@ pub(super) struct Venue {
     /// The members but the first, and where they listen.
     pub(super) others: Vec<(u32, SocketAddr)>,
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::{Duration, Instant};
+
+    use super::super::message::{CheckIn, FromRoot, ToRoot};
+    use super::super::root_link::RootDialer;
+    use super::super::{Bootstrap, JoinOptions};
+    use super::*;
+
+    #[test]
+    fn who_is_connected_when_all_others_are_there_hears_that_it_has_no_part() {
+        let key = Key::from_bytes([7; 32]);
+        let any = Endpoint::Tcp("127.0.0.1:0".parse().unwrap());
+        let listener = Arc::new(Listener::bind(&any).unwrap());
+        let Endpoint::Tcp(address) = *listener.endpoint() else { unreachable!() };
+        let child = |rank: u32, members: &[u32], call: &str| {
+            let own = (rank == 0).then(|| Arc::clone(&listener));
+            let lineage = Arc::new(Lineage::new(rank, &key, own, vec![Some(address); 3]));
+            lineage.child(members, call, &[]).unwrap()
+        };
+        let join = |rank| {
+            let rendezvous = child(rank, &[0, 1], "shrink without [2]");
+            Bootstrap::join(JoinOptions::new(rendezvous, rank, 2)).unwrap()
+        };
+        let (proved, has_proved) = channel();
+        let (joined, have_joined) = channel();
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| join(0));
+            let left_out = scope.spawn(move || {
+                let mut check_in = |_: Option<std::net::IpAddr>| {
+                    proved.send(()).unwrap();
+                    have_joined.recv().unwrap();
+                    Ok(ToRoot::CheckIn(CheckIn {
+                        rank: 2,
+                        world_size: 2,
+                        instance: 2,
+                        protocol_version: 0,
+                        software: String::new(),
+                        process: "pid 2".into(),
+                        patience_milliseconds: 1000,
+                        listener: None,
+                        call: "shrink without [1]".into(),
+                        left_out: vec![1],
+                    }))
+                };
+                let deadline = Instant::now() + Duration::from_secs(60);
+                let mut dialer = RootDialer {
+                    rank: 2,
+                    root_rank: 0,
+                    is_kept: true,
+                    wire_version: iccl_wire::WIRE_VERSION,
+                    deadline,
+                    cancel: None,
+                    check_in: &mut check_in,
+                };
+                let rendezvous = child(2, &[0, 2], "shrink without [1]");
+                let (mut link, _) = dialer.connect(&rendezvous, true).unwrap();
+                link.receive(deadline, None).unwrap()
+            });
+            has_proved.recv().unwrap();
+            let second = join(1);
+            let first = first.join().unwrap();
+            joined.send(()).unwrap();
+            let FromRoot::Failed(failure) = left_out.join().unwrap() else {
+                panic!("it was let in")
+            };
+            assert_eq!((failure.kind, failure.rank), (ErrorKind::Mismatch, Some(2)));
+            drop((first, second));
+        });
+    }
+}

@@ -275,7 +275,7 @@ impl Service {
             return now >= late && (is_flushed || now >= told + self.options.handshake_timeout);
         }
         if self.is_complete {
-            return self.ranks.is_empty();
+            return self.ranks.is_empty() && self.pending.is_empty();
         }
         self.roster.entries().is_empty() && now >= self.expires
     }
@@ -477,7 +477,10 @@ impl Service {
     fn assign(&mut self) {
         self.is_complete = true;
         self.listener = None;
-        self.pending.clear();
+        if self.options.venue.is_none() {
+            self.pending.clear();
+        }
+        // Those who have come already hear whether they have a part in the new job.
         // By their ranks in the job that begins.
         let order: Vec<u32> = match &self.options.venue {
             Some(venue) => venue.members.ranks.to_vec(),
@@ -527,7 +530,6 @@ impl Service {
     fn tell_failure(&mut self) {
         let (Some(failure), None) = (self.roster.failure(), self.told_failure_at) else { return };
         let message = FromRoot::Failed(Failure::clone(failure));
-        self.roster.note_told(self.ranks.keys().copied());
         self.probes.forget_all();
         for (_, channel) in self.ranks.values_mut().rev() {
             send(channel, &message);

@@ -44,8 +44,8 @@ pub(super) struct Roster {
     entries: BTreeMap<u32, Entry>,
     /// Ranks that proved themselves and went away before they checked in, and when.
     went_away: BTreeMap<u32, Instant>,
-    /// Ranks that have been told of the failure.
-    told: BTreeSet<u32>,
+    /// Which attempt of each rank has come here; another of the same rank is for the next job.
+    instances: BTreeMap<u32, u64>,
     deadline: Option<Instant>,
     failure: Option<Failure>,
     /// A process that spoke another wire version, which rank is not known.
@@ -63,7 +63,7 @@ pub(super) enum Arrival {
     Complete,
     /// The job has failed, now or before; see [`Roster::failure`].
     Failed,
-    /// It knows that the last attempt has failed, and comes for the next one.
+    /// It has had its part in this one, which is over, and comes for the next.
     Early,
     /// It is not one of those who form the new job, and why; nothing else has changed.
     Outsider(Failure),
@@ -83,8 +83,8 @@ impl Roster {
     ) -> Arrival {
         self.went_away.remove(&check_in.rank);
         if self.failure.is_some() {
-            let is_news = self.told.insert(check_in.rank);
-            return if is_news || self.members.is_none() {
+            let instance = *self.instances.entry(check_in.rank).or_insert(check_in.instance);
+            return if instance == check_in.instance || self.members.is_none() {
                 Arrival::Failed
             } else {
                 Arrival::Early
@@ -93,11 +93,14 @@ impl Roster {
         if let Some(failure) = self.outsider(&check_in) {
             return Arrival::Outsider(failure);
         }
+        if self.is_complete() {
+            return Arrival::Early;
+        }
+        self.instances.insert(check_in.rank, check_in.instance);
         let patience = Duration::from_millis(u64::from(check_in.patience_milliseconds));
         let deadline = now + patience;
         self.deadline = Some(self.deadline.map_or(deadline, |earlier| earlier.min(deadline)));
         if let Some(failure) = self.disagreement(&check_in) {
-            self.told.insert(check_in.rank);
             self.failure = Some(failure);
             return Arrival::Failed;
         }
@@ -212,11 +215,6 @@ impl Roster {
         }
     }
 
-    /// Notes that these ranks are told of the failure.
-    pub(super) fn note_told(&mut self, ranks: impl IntoIterator<Item = u32>) {
-        self.told.extend(ranks);
-    }
-
     /// A process spoke another wire version. Anyone can, so this fails nothing by itself; it is
     /// said when ranks turn out to be missing.
     pub(super) fn note_version(&mut self, theirs: u32, peer: &str) {
@@ -274,6 +272,11 @@ impl Roster {
         let world_size =
             self.entries.first_key_value().map_or(0, |(_, entry)| entry.check_in.world_size);
         missing_ranks(world_size, is_there)
+    }
+
+    /// Whether all members of a new job have come.
+    fn is_complete(&self) -> bool {
+        self.members.as_ref().is_some_and(|members| self.entries.len() == members.ranks.len())
     }
 
     pub(super) fn fail(&mut self, failure: Failure) {
@@ -497,12 +500,40 @@ mod tests {
             "ranks call different things: rank 0 calls shrink without [1], rank 5 (pid 105) calls \
              shrink without [1, 2]"
         );
-        roster.note_told([0]);
-        // Those who know of it come for the next attempt; whoever is late for this one is told.
-        assert_eq!(roster.arrive(2, call(5, "shrink without [1]"), now), Arrival::Early);
-        assert_eq!(roster.arrive(3, call(0, "shrink without [1]"), now), Arrival::Early);
-        assert_eq!(roster.arrive(4, call(2, "shrink without [1]"), now), Arrival::Failed);
-        assert_eq!(roster.arrive(5, call(2, "shrink without [1]"), now), Arrival::Early);
+        // Those who had a part in it come for the next attempt; whoever is late for this one is told,
+        // over another connection too.
+        let again = |rank, instance| CheckIn { instance, ..call(rank, "shrink without [1]") };
+        assert_eq!(roster.arrive(2, again(5, 1), now), Arrival::Early);
+        assert_eq!(roster.arrive(3, again(0, 2), now), Arrival::Early);
+        assert_eq!(roster.arrive(4, again(2, 3), now), Arrival::Failed);
+        assert_eq!(roster.arrive(5, again(2, 3), now), Arrival::Failed);
+        assert_eq!(roster.arrive(6, again(2, 4), now), Arrival::Early);
+    }
+
+    #[test]
+    fn a_member_that_has_given_up_comes_for_the_next_attempt() {
+        let mut roster = survivors();
+        let now = Instant::now();
+        roster.arrive(0, call(0, "shrink without [1]"), now);
+        roster.arrive(1, call(5, "shrink without [1]"), now);
+        // It knows of its own failure without being told.
+        roster.fail(Failure::new(ErrorKind::Aborted, Some(5), "rank 5 gave up".to_owned()));
+        let again = CheckIn { instance: 77, ..call(5, "shrink without [1]") };
+        assert_eq!(roster.arrive(2, again, now), Arrival::Early);
+    }
+
+    #[test]
+    fn who_was_left_out_hears_so_when_all_members_are_there_too() {
+        let mut roster = survivors();
+        let now = Instant::now();
+        roster.arrive(0, call(0, "shrink without [1]"), now);
+        roster.arrive(1, call(5, "shrink without [1]"), now);
+        assert_eq!(roster.arrive(2, call(2, "shrink without [1]"), now), Arrival::Complete);
+        let left_out = roster.arrive(3, call(1, "shrink without []"), now);
+        assert!(matches!(left_out, Arrival::Outsider(_)), "{left_out:?}");
+        let next = CheckIn { instance: 78, ..call(2, "shrink without [0]") };
+        assert_eq!(roster.arrive(4, next, now), Arrival::Early);
+        assert!(roster.failure().is_none(), "nobody is disturbed");
     }
 
     #[test]

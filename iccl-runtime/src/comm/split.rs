@@ -158,8 +158,8 @@ impl Communicator {
     /// # Errors
     /// `InvalidUsage` inside a group. `InvalidArgument`: this rank is in the list, or one that there is not, or the communicator was
     /// finalized. On every rank that has come, naming the culprit by its rank here, within
-    /// `bootstrap.init_timeout`: `Mismatch` (lists differ; a rank that others leave out hears it too,
-    /// without disturbing them), `PeerLost` (another rank is gone), `Rendezvous` or `Timeout` (one that
+    /// `bootstrap.init_timeout`: `Mismatch` (lists differ; a rank that others leave out hears it too if it comes
+    /// before they are all there, without disturbing them), `PeerLost` (another rank is gone), `Rendezvous` or `Timeout` (one that
     /// should come has not); and as [`Runtime::communicator`]. This communicator stays as it was.
     ///
     /// [`Runtime::communicator`]: super::Runtime::communicator
