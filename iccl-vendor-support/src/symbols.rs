@@ -35,8 +35,11 @@ impl fmt::Display for MissingSymbols {
 /// }
 /// # fn main() {
 /// # let path = std::path::Path::new("libc.so.6");
+/// // SAFETY: the C library is loaded already; its constructors have run.
 /// let library = unsafe { iccl_vendor_support::Library::open(path) }.unwrap();
+/// // SAFETY: these are its signatures.
 /// let text = unsafe { Text::resolve(&library) }.unwrap();
+/// // SAFETY: the text ends with a zero.
 /// assert_eq!(unsafe { (text.strlen)(c"four".as_ptr()) }, 4);
 /// # }
 /// ```

@@ -17,6 +17,7 @@ use super::message::{CONTRIBUTION_LIMIT_BYTES, Notice, TreeMessage};
 use super::net::{Waker, wait_for};
 use super::wiring::Edge;
 use super::{CANCEL_CHECK, fork, tree};
+use crate::lock::lock;
 use crate::{Error, ErrorKind, Result};
 
 /// How much longer than its own deadline a rank waits for rank 0, which knows who is missing.
@@ -64,8 +65,7 @@ enum Command {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic while the lock is held cannot leave the plain data in it half-changed.
-        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn command(&self, command: Command) {

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use iccl_wire::{FieldError, Key, Reader, WIRE_VERSION, Writer};
@@ -22,6 +22,7 @@ use super::secret::write_private;
 use super::unique_id::UniqueId;
 use super::wiring::Wiring;
 use super::{DEFAULT_HANDSHAKE_TIMEOUT, tree};
+use crate::lock::lock;
 use crate::{Error, ErrorKind, Result};
 
 /// The tag of the first all-gather: the table of descriptors.
@@ -308,7 +309,7 @@ impl std::fmt::Debug for Bootstrap {
 static LINGERING: Mutex<Vec<Root>> = Mutex::new(Vec::new());
 
 fn lock_lingering() -> std::sync::MutexGuard<'static, Vec<Root>> {
-    LINGERING.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&LINGERING)
 }
 
 /// Listens where the job meets, since this is rank 0.

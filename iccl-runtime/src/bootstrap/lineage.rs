@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use iccl_wire::Key;
 
@@ -18,6 +18,7 @@ use super::net::{Endpoint, Listener};
 use super::rendezvous::{Rendezvous, Target};
 use super::root::Root;
 use super::roster::Members;
+use crate::lock::lock;
 use crate::{Error, ErrorKind, Result};
 
 /// What a rank keeps of its job so that others can be made out of it.
@@ -111,10 +112,6 @@ impl std::fmt::Debug for Lineage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Lineage(rank {} of {})", self.rank, self.addresses.len())
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Ranks of a job that form a new one.

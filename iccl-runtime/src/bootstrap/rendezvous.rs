@@ -11,6 +11,7 @@ use super::interface::{HostPort, InterfaceChoice, choose, interfaces};
 use super::lineage::Child;
 use super::net::Endpoint;
 use super::unique_id::UniqueId;
+use crate::lock::lock;
 use crate::{Error, ErrorKind, Result};
 
 /// Where a job meets.
@@ -243,7 +244,7 @@ static USED: Mutex<BTreeSet<([u8; 16], u32)>> = Mutex::new(BTreeSet::new());
 ///
 /// `InvalidArgument`: it has done so before.
 pub(super) fn use_once(id: &UniqueId, rank: u32) -> Result<()> {
-    let mut used = USED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut used = lock(&USED);
     if used.insert((id.job(), rank)) {
         return Ok(());
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use iccl_plugin_api::{Collective, DataType, RedOp};
@@ -23,6 +23,7 @@ use super::stream::Stream;
 use crate::engine::counters::Counters;
 use crate::engine::envelope::{Fingerprint, Lane, Purpose};
 use crate::engine::{Engine, OperationRequest, Program};
+use crate::lock::lock;
 use crate::plan::Plan;
 use crate::schedule::{Request, compile};
 use crate::{Error, ErrorKind, Result};
@@ -454,8 +455,4 @@ fn digest(numbers: &[u64]) -> u64 {
     }
     let bytes = hash.finalize();
     u64::from_le_bytes(std::array::from_fn(|at| bytes[at]))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,11 +1,12 @@
 //! The control plane as a communicator uses it: tells the other ranks what went wrong here, and hears
 //! what went wrong there.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use crate::bootstrap::Bootstrap;
 use crate::engine::Engine;
+use crate::lock::lock;
 use crate::{Error, ErrorKind};
 
 /// How long a rank that leaves waits for the ranks behind it in the tree, so that news still reaches
@@ -64,16 +65,14 @@ impl Control {
 
     /// Says goodbye. After a failure nobody is waited for.
     pub(super) fn leave(&self, failure: Option<&Error>) {
-        let bootstrap = self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let bootstrap = lock(&self.bootstrap).take();
         if let Some(bootstrap) = bootstrap {
             bootstrap.goodbye(if failure.is_some() { Duration::from_millis(100) } else { LINGER });
         }
     }
 
     fn with(&self, work: impl FnOnce(&Bootstrap)) {
-        if let Some(bootstrap) =
-            self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner).as_ref()
-        {
+        if let Some(bootstrap) = lock(&self.bootstrap).as_ref() {
             work(bootstrap);
         }
     }

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::stream::{Issue, Stream, Word, lock};
+use super::stream::{Issue, Stream, Word};
 use crate::Result;
 use crate::engine::{Engine, Operation, OperationRequest};
+use crate::lock::lock;
 
 /// A list that nearly always has one element: a call without a group.
 pub(super) type Few<T> = SmallVec<[T; 1]>;

@@ -2,11 +2,12 @@
 //! the communicator where a group holds calls.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use iccl_plugin_api::Collective;
 
 use crate::engine::Engine;
+use crate::lock::lock;
 
 /// Who numbers the operations of one communicator on this rank.
 pub(super) struct Order {
@@ -30,7 +31,7 @@ impl Order {
 
     /// The numbers, for the caller alone as long as it holds them.
     pub(super) fn numbers(&self) -> MutexGuard<'_, Numbers> {
-        self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.numbers)
     }
 }
 

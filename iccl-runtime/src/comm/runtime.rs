@@ -1,7 +1,7 @@
 //! The runtime: configuration, plugins and a device, from which communicators are made.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use crate::bootstrap::{
     Identity, IdentitySettings, InterfaceChoice, Rendezvous, UniqueId, UniqueIdOptions,
 };
 use crate::config::{Config, Sources};
+use crate::lock::lock;
 use crate::plan::{PlanConfig, read_calibration};
 use crate::plugins::{DevicePlugin, PluginSet, Record};
 use crate::{Error, ErrorKind, Result};
@@ -260,7 +261,7 @@ impl RuntimeInner {
 
     fn open_once(&self, found: &DevicePlugin) -> Result<Device> {
         let key = (found.plugin().name(), found.index());
-        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut opened = lock(&self.opened);
         if let Some((_, device)) = opened.iter().find(|(known, _)| *known == key) {
             return Ok(device.clone());
         }

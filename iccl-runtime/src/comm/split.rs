@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use iccl_plugin_api::DataType;
@@ -22,6 +22,7 @@ use super::initialise::{Joining, NEWS, initialise};
 use super::runtime::RuntimeInner;
 use crate::bootstrap::Lineage;
 use crate::engine::envelope::Purpose;
+use crate::lock::lock;
 use crate::{Error, ErrorKind, Result};
 
 /// How many ranks the text of a call names before it only counts them.
@@ -321,10 +322,6 @@ fn shrink_call(excluded: &BTreeSet<u32>) -> String {
     }
     call.push(']');
     call
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use iccl_plugin_api::MemoryKind;
@@ -10,6 +10,7 @@ use iccl_plugin_api::sdk::Progress;
 
 use super::device::Device;
 use crate::engine::{Engine, Operation};
+use crate::lock::lock;
 use crate::{Error, ErrorKind, Result};
 
 /// A queue of a device's work. Work of one stream is done in the order in which it was enqueued;
@@ -318,8 +319,4 @@ impl Drop for StreamInner {
             tracing::warn!(%error, device = %self.device, "a stream could not be destroyed");
         }
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -48,6 +48,7 @@ use self::counters::Counters;
 use self::domain::{Domain, Wake};
 use self::links::Links;
 use self::state::State;
+use crate::lock::lock;
 use crate::{Error, ErrorKind, Result};
 
 pub use fork::ForkGuard;
@@ -596,9 +597,4 @@ fn poll_descriptors(
     // Empty means that nobody wrote.
     let _ = rustix::io::read(event, &mut count);
     Ok(())
-}
-
-/// Locks, whoever panicked before: what is guarded here stays whole between statements.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

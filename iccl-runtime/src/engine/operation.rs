@@ -3,11 +3,12 @@
 use std::any::Any;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use super::envelope::{Fingerprint, Lane};
 use super::program::Program;
+use crate::lock::lock;
 use crate::{Error, Result};
 
 const PENDING: u8 = 0;
@@ -136,7 +137,7 @@ impl Operation {
 
     /// Never lets go of what keeps the buffers alive: a transport may still write to them.
     pub(super) fn leak_buffers(&self) {
-        let mut keep = self.keep.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut keep = lock(&self.keep);
         std::mem::take(&mut *keep).into_iter().for_each(std::mem::forget);
     }
 
@@ -152,9 +153,9 @@ impl Operation {
                 FAILED
             }
         };
-        self.keep.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        lock(&self.keep).clear();
         // Before a waiter learns of it: whoever has waited finds the stream past the operation.
-        let on_complete = self.on_complete.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let on_complete = lock(&self.on_complete).take();
         if let Some(on_complete) = on_complete {
             on_complete();
         }

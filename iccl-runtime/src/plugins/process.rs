@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
 use iccl_plugin_api::host::host_table;
 use iccl_plugin_api::tables::HostTable;
@@ -12,6 +12,7 @@ use super::activate::Offer;
 use super::file::FileId;
 use super::record::{ProbeMethod, SelfTest};
 use super::set::Plugin;
+use crate::lock::lock;
 use crate::observe::PluginLog;
 
 /// A plugin that is loaded and was probed successfully.
@@ -49,7 +50,7 @@ impl Known {
     pub(super) fn lock() -> MutexGuard<'static, Self> {
         static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
         // Entries are made in one step, so a panic elsewhere can't have left one half-made.
-        KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&KNOWN)
     }
 
     /// The plugin from there, if it is loaded and was probed successfully.
