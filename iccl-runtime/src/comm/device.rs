@@ -14,6 +14,7 @@ use semver::Version;
 use super::buffer::Buffer;
 use super::element::Element;
 use super::stream::Stream;
+use crate::engine::{PinnedPool, PluginCard};
 use crate::plugins::{Plugin, call_error};
 use crate::{Error, ErrorKind, Result};
 
@@ -24,7 +25,9 @@ pub struct Device {
 }
 
 pub(super) struct DeviceInner {
-    pub(super) open: OpenDevice,
+    pub(super) open: Arc<OpenDevice>,
+    /// Pinned host memory for what communicators move; none where the host reads the device's own.
+    pub(super) pinned: Option<Arc<PinnedPool>>,
     plugin: &'static str,
     version: Version,
     facts: DeviceFacts,
@@ -45,7 +48,10 @@ impl std::fmt::Display for Device {
 impl Device {
     pub(super) fn new(open: OpenDevice, plugin: &Plugin, facts: DeviceFacts) -> Self {
         let (plugin, version) = (plugin.name(), plugin.version().clone());
-        Self { inner: Arc::new(DeviceInner { open, plugin, version, facts }) }
+        let open = Arc::new(open);
+        let pinned = (facts.capabilities.host_accessible == 0)
+            .then(|| PinnedPool::new(Arc::new(PluginCard::new(&open, plugin, &facts))));
+        Self { inner: Arc::new(DeviceInner { open, pinned, plugin, version, facts }) }
     }
 
     /// The name of the plugin that drives it.

@@ -344,6 +344,8 @@ impl<'a> Initialisation<'a> {
             control.tell(id, &error.clone().with_rank(rank));
             error
         };
+        // It was opened before this rank described itself to the others.
+        let device = self.runtime.device()?.clone();
         let engine = Engine::start(EngineParts {
             rank,
             ranks,
@@ -355,12 +357,11 @@ impl<'a> Initialisation<'a> {
             },
             domains,
             links,
+            pinned: device.inner.pinned.clone(),
             on_failure: Box::new(move |error| teller.tell(id, error)),
         });
         let engine = Arc::new(engine.map_err(give_up)?);
         control.listen(id, &engine);
-        // It was opened before this rank described itself to the others.
-        let device = self.runtime.device()?.clone();
         Communicator::new(CommunicatorParts {
             rank,
             ranks,

@@ -19,12 +19,15 @@
 //! error, and the other ranks are told through the control plane.
 
 pub mod counters;
+pub mod device;
 pub mod domain;
 pub mod envelope;
 mod fork;
 mod inquiry;
 mod links;
 mod operation;
+mod pinned;
+mod plugin_card;
 mod plugin_domain;
 mod program;
 mod run;
@@ -54,6 +57,8 @@ use crate::{Error, ErrorKind, Result};
 pub use fork::ForkGuard;
 pub use links::Link;
 pub use operation::{OnComplete, Operation, OperationRequest};
+pub use pinned::{PinnedBlock, PinnedPool};
+pub use plugin_card::PluginCard;
 pub use plugin_domain::PluginDomain;
 pub use program::Program;
 
@@ -96,6 +101,8 @@ pub struct EngineParts {
     pub domains: Vec<Box<dyn Domain>>,
     /// How each rank is reached; none for this rank itself.
     pub links: Vec<Option<Link>>,
+    /// The pinned memory of the rank's card, if the host cannot read the card's own.
+    pub pinned: Option<Arc<PinnedPool>>,
     /// Tells the other ranks: when this rank finds a failure, before anything else is done about it;
     /// and when its operation (or another rank's, of which it has heard) runs out of time, whom it
     /// waits for.

@@ -226,6 +226,7 @@ fn engine(rank: u32, ranks: u32, stall_warn: Duration, hub: &Arc<Mutex<Hub>>) ->
         options: EngineOptions { stall_warn, ..EngineOptions::default() },
         domains: vec![Box::new(MemoryDomain { rank, hub: Arc::clone(hub), event })],
         links: (0..ranks).map(|peer| (peer != rank).then(|| link(peer))).collect(),
+        pinned: None,
         on_failure: Box::new(|_| {}),
     })
     .expect("an engine")

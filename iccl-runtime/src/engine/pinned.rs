@@ -1,0 +1,199 @@
+//! Pinned host memory of a card, between its own memory and the transports. Taken and given back, shared
+//! by the communicators of the card, and never allocated per call once it is warm.
+//!
+//! A block is either a **right** (each queue of messages and each local work has a right to one, so that
+//! it can always go on) or taken from the **shared** part, which is bounded and optional.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use iccl_plugin_api::MemoryKind;
+
+use super::device::Card;
+use crate::Result;
+use crate::lock::lock;
+
+/// Idle blocks that are kept for later use, in bytes altogether.
+const KEPT_BYTES: u64 = 256 << 20;
+/// The smallest block.
+const LEAST_BYTES: u64 = 4 << 10;
+/// Blocks up to this length are powers of two, longer ones multiples of it.
+const COARSE_BYTES: u64 = 1 << 20;
+
+/// The pinned memory of one card.
+pub struct PinnedPool {
+    card: Arc<dyn Card>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Blocks that nobody uses, by their length.
+    idle: BTreeMap<u64, Vec<Address>>,
+    idle_bytes: u64,
+    /// Bytes of the shared part that are in use.
+    shared_bytes: u64,
+    /// Blocks that were ever allocated.
+    allocations: u64,
+}
+
+struct Address(*mut u8);
+
+// SAFETY: only an address here; whoever takes the block uses the memory.
+unsafe impl Send for Address {}
+
+/// Pinned memory that is in use. Dropping it gives it back: nothing touches it any more then.
+pub struct PinnedBlock {
+    pool: Arc<PinnedPool>,
+    pointer: *mut u8,
+    bytes: u64,
+    is_shared: bool,
+}
+
+// SAFETY: the block is the only user of its memory.
+unsafe impl Send for PinnedBlock {}
+
+impl PinnedPool {
+    /// The pool of a card, empty.
+    pub fn new(card: Arc<dyn Card>) -> Arc<Self> {
+        Arc::new(Self { card, state: Mutex::default() })
+    }
+
+    /// The card.
+    pub fn card(&self) -> &Arc<dyn Card> {
+        &self.card
+    }
+
+    /// How many blocks were allocated so far, in use or not.
+    pub fn allocations(&self) -> u64 {
+        lock(&self.state).allocations
+    }
+
+    /// A block of at least `bytes` that the taker has a right to.
+    ///
+    /// # Errors
+    /// What the plugin says.
+    pub fn take(self: &Arc<Self>, bytes: u64) -> Result<PinnedBlock> {
+        let length = block_bytes(bytes);
+        let mut state = lock(&self.state);
+        let idle = state.idle.get_mut(&length).and_then(Vec::pop);
+        let pointer = if let Some(Address(pointer)) = idle {
+            state.idle_bytes -= length;
+            pointer
+        } else {
+            state.allocations += 1;
+            drop(state);
+            self.card.allocate(length, MemoryKind::PinnedHost)?
+        };
+        Ok(PinnedBlock { pool: Arc::clone(self), pointer, bytes: length, is_shared: false })
+    }
+
+    /// A block of at least `bytes` out of the shared part, if no more than `limit` bytes of that are in
+    /// use then.
+    ///
+    /// # Errors
+    /// What the plugin says.
+    pub fn take_shared(self: &Arc<Self>, bytes: u64, limit: u64) -> Result<Option<PinnedBlock>> {
+        if !self.count_in(block_bytes(bytes), limit) {
+            return Ok(None);
+        }
+        let mut block = self.take(bytes).inspect_err(|_| self.count_out(block_bytes(bytes)))?;
+        block.is_shared = true;
+        Ok(Some(block))
+    }
+
+    /// Makes sure that `count` blocks of at least `bytes` can be taken without an allocation, and frees idle
+    /// ones that are too many. A driver's allocations may wait for all work of the card, so this is called
+    /// by threads on which nothing depends.
+    ///
+    /// # Errors
+    /// What the plugin says.
+    pub fn prepare(self: &Arc<Self>, bytes: u64, count: usize) -> Result<()> {
+        let blocks: Vec<_> = (0..count).map(|_| self.take(bytes)).collect::<Result<_>>()?;
+        drop(blocks);
+        let surplus = lock(&self.state).surplus();
+        for (Address(pointer), _) in surplus {
+            // SAFETY: it came from `allocate`, and was idle, so nothing uses it.
+            unsafe { self.card.free(pointer) }?;
+        }
+        Ok(())
+    }
+
+    fn count_in(&self, bytes: u64, limit: u64) -> bool {
+        let mut state = lock(&self.state);
+        let fits = state.shared_bytes + bytes <= limit;
+        if fits {
+            state.shared_bytes += bytes;
+        }
+        fits
+    }
+
+    fn count_out(&self, bytes: u64) {
+        lock(&self.state).shared_bytes -= bytes;
+    }
+}
+
+impl State {
+    /// Takes out idle blocks until no more than [`KEPT_BYTES`] are left, the longest first.
+    fn surplus(&mut self) -> Vec<(Address, u64)> {
+        let mut surplus = Vec::new();
+        while self.idle_bytes > KEPT_BYTES {
+            let Some(mut longest) = self.idle.last_entry() else { break };
+            let length = *longest.key();
+            match longest.get_mut().pop() {
+                Some(address) => {
+                    self.idle_bytes -= length;
+                    surplus.push((address, length));
+                }
+                None => drop(longest.remove()),
+            }
+        }
+        surplus
+    }
+}
+
+impl Drop for PinnedPool {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        for Address(pointer) in std::mem::take(&mut state.idle).into_values().flatten() {
+            // SAFETY: it came from `allocate`, and is idle: blocks in use keep the pool.
+            if let Err(error) = unsafe { self.card.free(pointer) } {
+                tracing::warn!(%error, "pinned memory could not be freed");
+            }
+        }
+    }
+}
+
+impl PinnedBlock {
+    /// Its first byte; any content.
+    pub fn pointer(&self) -> *mut u8 {
+        self.pointer
+    }
+
+    /// Counts a block that somebody had a right to as one of the shared part, so that the right can be
+    /// used again. Says whether that has room, as [`PinnedPool::take_shared`].
+    pub fn share(&mut self, limit: u64) -> bool {
+        self.is_shared = self.is_shared || self.pool.count_in(self.bytes, limit);
+        self.is_shared
+    }
+}
+
+impl Drop for PinnedBlock {
+    fn drop(&mut self) {
+        let mut state = lock(&self.pool.state);
+        if self.is_shared {
+            state.shared_bytes -= self.bytes;
+        }
+        state.idle_bytes += self.bytes;
+        state.idle.entry(self.bytes).or_default().push(Address(self.pointer));
+    }
+}
+
+/// How long a block for `bytes` is: few lengths, so that blocks are used again.
+fn block_bytes(bytes: u64) -> u64 {
+    if bytes <= COARSE_BYTES {
+        bytes.next_power_of_two().max(LEAST_BYTES)
+    } else {
+        bytes.checked_next_multiple_of(COARSE_BYTES).unwrap_or(bytes)
+    }
+}
