@@ -11,6 +11,7 @@
 
 mod error;
 mod lock;
+mod sync;
 
 pub mod bootstrap;
 pub mod comm;

@@ -1,12 +1,12 @@
 //! Puts operations into their streams: several at once, all or none.
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::countdown::Countdown;
 use super::stream::{Issue, Stream, Word};
 use crate::Result;
 use crate::engine::{Engine, Operation, OperationRequest};
@@ -90,7 +90,7 @@ fn take_in(entry: Entry, streams: &[Stream], places: &mut [Place<'_>]) -> Begun 
         })),
         ..entry.request
     }));
-    let to_come = second.map(|_| Arc::new(AtomicUsize::new(2)));
+    let to_come = second.map(|_| Arc::new(Countdown::new(2)));
     for at in [Some(first), second].into_iter().flatten() {
         places[at].add(Start {
             engine: Arc::clone(&entry.engine),
@@ -103,14 +103,14 @@ fn take_in(entry: Entry, streams: &[Stream], places: &mut [Place<'_>]) -> Begun 
 
 /// What lets a stream go on: the end of the last operation that began there.
 struct End {
-    left: AtomicUsize,
+    left: Countdown,
     word: Arc<Word>,
     number: u64,
 }
 
 impl End {
     fn one_is_over(&self) {
-        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if self.left.one_has_come() {
             self.word.end(self.number);
         }
     }
@@ -121,13 +121,12 @@ struct Start {
     engine: Arc<Engine>,
     operation: Arc<Operation>,
     /// How many streams have not come yet, if there is more than one.
-    to_come: Option<Arc<AtomicUsize>>,
+    to_come: Option<Arc<Countdown>>,
 }
 
 impl Start {
     fn stream_has_come(&self) {
-        let is_last = |to_come: &Arc<AtomicUsize>| to_come.fetch_sub(1, Ordering::AcqRel) == 1;
-        if self.to_come.as_ref().is_none_or(is_last) {
+        if self.to_come.as_ref().is_none_or(|to_come| to_come.one_has_come()) {
             self.engine.set_ready(&self.operation);
         }
     }
@@ -154,7 +153,7 @@ impl<'a> Place<'a> {
         let mut issue = lock(&stream.inner.issue);
         issue.forget_ended();
         let end = End {
-            left: AtomicUsize::new(0),
+            left: Countdown::new(0),
             word: Arc::clone(&stream.inner.word),
             number: issue.enqueued + 1,
         };
@@ -163,7 +162,7 @@ impl<'a> Place<'a> {
     }
 
     fn add(&mut self, start: Start) {
-        self.end.left.fetch_add(1, Ordering::AcqRel);
+        self.end.left.add_one();
         self.issue.pending.push_back((Arc::clone(&start.engine), Arc::clone(&start.operation)));
         self.starts.push(start);
     }

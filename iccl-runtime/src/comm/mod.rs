@@ -11,6 +11,7 @@ mod call;
 mod calls;
 mod communicator;
 mod control;
+mod countdown;
 mod describe;
 mod device;
 mod dry_run;

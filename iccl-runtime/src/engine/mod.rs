@@ -18,38 +18,42 @@
 //! to rest (no memory of an operation is touched any more), then every operation ends with the same
 //! error, and the other ranks are told through the control plane.
 
+mod bells;
 pub mod counters;
 pub mod device;
 pub mod domain;
 pub mod envelope;
 mod fork;
+mod inbox;
 mod inquiry;
 mod links;
 mod operation;
+mod outcome;
 mod pinned;
 mod plugin_card;
 mod plugin_domain;
 mod program;
 mod run;
 mod scratch;
+mod seat;
 mod state;
 mod thread;
 
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
-
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use iccl_plugin_api::sdk::Progress;
 
+use self::bells::EventBells;
 use self::counters::Counters;
-use self::domain::{Domain, Wake};
+use self::domain::Domain;
+use self::inbox::Inbox;
 use self::links::Links;
+use self::seat::Seat;
 use self::state::State;
 use crate::lock::lock;
 use crate::{Error, ErrorKind, Result};
@@ -69,6 +73,8 @@ const BUSY_ROUNDS_PER_CLOCK: u32 = 64;
 const SPIN: Duration = Duration::from_micros(2);
 /// The longest sleep of a driver; every event ends it early.
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
+/// The longest wait of a caller while somebody else drives; it is told of what it waits for.
+const LONGEST_STAND_BY: Duration = Duration::from_millis(20);
 
 /// How an engine behaves.
 #[derive(Clone, Copy, Debug)]
@@ -115,42 +121,19 @@ pub struct Engine {
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
 
-/// What other threads leave for the driver.
-#[derive(Default)]
-struct Inbox {
-    operations: Vec<Arc<Operation>>,
-    /// Other ranks whose operations ran out of time, and whom they wait for.
-    timeouts: Vec<(u32, Option<u32>, Error)>,
-}
-
 struct Shared {
     rank: u32,
-    state: Mutex<State>,
-    inbox: Mutex<Inbox>,
-    /// Counts what a sleeping driver must not sleep through.
-    news: AtomicU64,
-    /// 1 while a driver sleeps (or is about to).
-    asleep: AtomicU32,
-    /// Callers that want to drive; the engine's thread leaves for them.
-    wanted: AtomicU32,
-    /// Guards nothing: callers that cannot drive wait here for news of their operation.
-    bystanders: Mutex<()>,
-    changed: Condvar,
+    seat: Seat<State, EventBells>,
+    submissions: Inbox<Arc<Operation>>,
+    /// Other ranks whose operations ran out of time, and whom they wait for.
+    timeouts: Inbox<(u32, Option<u32>, Error)>,
     failure: OnceLock<Error>,
     on_failure: Box<dyn Fn(&Error) + Send + Sync>,
-    wake_domain: Option<Wake>,
-    /// Wakes a driver that sleeps on several transports.
-    driver_event: OwnedFd,
-    /// Wakes the engine's thread. Not the same one: of two that sleep on one event, either may take
-    /// the news that is meant for the other.
-    thread_event: OwnedFd,
     /// Operations that were accepted.
     submitted: AtomicU64,
     counters: Arc<Counters>,
     options: EngineOptions,
     shutdown: AtomicBool,
-    /// Whether the engine's thread sleeps until something happens.
-    thread_cold: AtomicBool,
     fork: ForkGuard,
 }
 
@@ -164,37 +147,27 @@ impl Engine {
             Error::new(ErrorKind::OutOfResources, format!("the engine cannot start: {what}"))
                 .with_source(error)
         };
-        let event = || {
-            let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-            eventfd(0, flags).map_err(|errno| refuse("no event descriptor", errno.into()))
-        };
-        let wake_domain = match &parts.domains[..] {
+        let wake_transport = match &parts.domains[..] {
             [domain] if domain.has_wait() => domain.waker(),
             _ => None,
         };
+        let bells = EventBells::new(wake_transport)
+            .map_err(|errno| refuse("no event descriptor", errno.into()))?;
         let counters = Arc::new(Counters::new(parts.ranks));
         let links = Links::new(parts.rank, std::mem::take(&mut parts.links));
         let domains = std::mem::take(&mut parts.domains);
         let state = State::new(&parts, links, domains, Arc::clone(&counters));
         let shared = Arc::new(Shared {
             rank: parts.rank,
-            state: Mutex::new(state),
-            inbox: Mutex::default(),
-            news: AtomicU64::new(0),
-            asleep: AtomicU32::new(0),
-            wanted: AtomicU32::new(0),
-            bystanders: Mutex::new(()),
-            changed: Condvar::new(),
+            seat: Seat::new(state, bells),
+            submissions: Inbox::new(),
+            timeouts: Inbox::new(),
             failure: OnceLock::new(),
             on_failure: parts.on_failure,
-            wake_domain,
-            driver_event: event()?,
-            thread_event: event()?,
             submitted: AtomicU64::new(0),
             counters,
             options: parts.options,
             shutdown: AtomicBool::new(false),
-            thread_cold: AtomicBool::new(false),
             fork: ForkGuard::new(),
         });
         let for_thread = Arc::clone(&shared);
@@ -222,19 +195,18 @@ impl Engine {
     /// are used by nobody else in a conflicting way, until the operation is over. It is submitted
     /// once, to one engine.
     pub unsafe fn submit(&self, operation: &Arc<Operation>) {
-        self.shared.submitted.fetch_add(1, Ordering::SeqCst);
-        lock(&self.shared.inbox).operations.push(Arc::clone(operation));
-        if let Err(error) = self.check() {
-            // Whoever failed the engine may have emptied the inbox before the operation was in it.
-            operation.finish(Err(error));
+        let shared = &self.shared;
+        shared.submitted.fetch_add(1, Ordering::SeqCst);
+        match shared.submissions.offer(Arc::clone(operation), || self.check().err()) {
+            Ok(()) => shared.seat.tell_news(),
+            Err(error) => operation.finish(Err(error)),
         }
-        self.shared.tell_news();
     }
 
     /// Says that the operation's stream has reached it. Any thread; does not block.
     pub fn set_ready(&self, operation: &Operation) {
         operation.set_ready();
-        self.shared.tell_news();
+        self.shared.seat.tell_news();
     }
 
     /// Waits until the operation is over, driving it on this thread where possible.
@@ -289,10 +261,10 @@ impl Engine {
             return false;
         }
         let first = self.shared.failure.set(error).is_ok();
-        self.shared.tell_news();
-        let mut state = self.shared.take_seat();
+        self.shared.seat.tell_news();
+        let mut state = self.shared.seat.take();
         self.shared.end_all(&mut state);
-        self.shared.leave_seat(state);
+        self.shared.seat.leave(state);
         first
     }
 
@@ -300,15 +272,15 @@ impl Engine {
     /// block.
     pub fn fail_soon(&self, error: Error) {
         if self.shared.fork.check().is_ok() && self.shared.failure.set(error).is_ok() {
-            self.shared.tell_news();
+            self.shared.seat.tell_news();
         }
     }
 
     /// Another rank's operation ran out of time. Does not block.
     pub fn hear_timeout(&self, origin: u32, waits_for: Option<u32>, told: Error) {
         if self.check().is_ok() {
-            lock(&self.shared.inbox).timeouts.push((origin, waits_for, told));
-            self.shared.tell_news();
+            self.shared.timeouts.put((origin, waits_for, told));
+            self.shared.seat.tell_news();
         }
     }
 
@@ -326,13 +298,12 @@ impl Engine {
             return;
         }
         self.shared.shutdown.store(true, Ordering::SeqCst);
-        self.shared.tell_news();
-        self.shared.wake_thread();
+        self.shared.seat.tell_news();
         if thread.join().is_err() {
             tracing::error!(rank = self.shared.rank, "the engine's thread panicked");
         }
         let ended = Error::new(ErrorKind::Aborted, "the communicator was destroyed on this rank");
-        let mut state = self.shared.take_seat();
+        let mut state = self.shared.seat.take();
         let _ = self.shared.failure.set(ended);
         self.shared.take_inbox(&mut state);
         if state.has_operations() {
@@ -341,7 +312,7 @@ impl Engine {
         let State { links, domains, .. } = &mut *state;
         links.close(domains);
         domains.clear();
-        self.shared.leave_seat(state);
+        self.shared.seat.leave(state);
     }
 }
 
@@ -352,65 +323,45 @@ impl Drop for Engine {
 }
 
 impl Shared {
-    /// The driver's seat, if it is free.
-    fn try_drive(&self) -> Option<MutexGuard<'_, State>> {
-        match self.state.try_lock() {
-            Ok(state) => Some(state),
-            Err(TryLockError::Poisoned(poisoned)) => Some(self.after_panic(poisoned.into_inner())),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-
-    /// The driver's seat, as soon as whoever has it leaves. The engine's thread leaves at once; a
-    /// caller that waits for its operation leaves when that is over or the communicator has failed.
-    fn take_seat(&self) -> MutexGuard<'_, State> {
-        self.wanted.fetch_add(1, Ordering::SeqCst);
-        self.wake_driver();
-        let state = lock(&self.state);
-        self.wanted.fetch_sub(1, Ordering::SeqCst);
-        state
-    }
-
-    /// Gets up from the driver's seat. What is left to do is the thread's now, if nobody else's.
-    fn leave_seat(&self, state: MutexGuard<'_, State>) {
-        drop(state);
-        fence(Ordering::SeqCst);
-        self.tell_bystanders();
-        if self.thread_cold.load(Ordering::SeqCst) {
-            self.wake_thread();
-        }
-    }
-
     /// Drives until `stop` says so, or waits a while for it if somebody else drives.
     fn help(&self, stop: &dyn Fn() -> bool, deadline: Option<Instant>) {
-        if let Some(mut state) = self.try_drive() {
+        let longest = deadline.map_or(LONGEST_STAND_BY, |deadline| {
+            deadline.saturating_duration_since(Instant::now()).min(LONGEST_STAND_BY)
+        });
+        if let Some(mut state) = self.seat.take_or_stand_by(stop, longest) {
             self.drive(&mut state, stop, deadline);
-            self.leave_seat(state);
-        } else {
-            self.stand_by(stop, deadline);
+            self.seat.leave(state);
         }
     }
 
-    /// A driver panicked: nothing that it left can be trusted.
-    fn after_panic<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        let _ = self.failure.set(Error::new(
-            ErrorKind::Internal,
-            "the engine panicked; the communicator cannot go on",
-        ));
-        self.state.clear_poison();
-        state
+    /// If a driver panicked, the communicator cannot go on.
+    fn notice_panic(&self) {
+        if self.seat.was_left_in_panic() {
+            let _ = self.failure.set(Error::new(
+                ErrorKind::Internal,
+                "the engine panicked; the communicator cannot go on",
+            ));
+        }
     }
 
     /// Drives until `stop` says so, the deadline passes, or the communicator fails.
     fn drive(&self, state: &mut State, stop: &dyn Fn() -> bool, deadline: Option<Instant>) {
         let mut idle_since: Option<Instant> = None;
         let mut rounds: u32 = 0;
+        let mut taken = None;
+        let mut has_ended = true;
+        self.notice_panic();
         loop {
+            // What is told from here on keeps the driver from sleeping.
+            let news = self.seat.news();
             if self.failure.get().is_some() {
                 self.end_all(state);
                 return;
             }
-            self.take_inbox(state);
+            if taken != Some(news) {
+                taken = Some(news);
+                self.take_inbox(state);
+            }
             let moved = match state.advance() {
                 Ok(moved) => moved,
                 Err(error) => return self.found_failure(state, &error),
@@ -421,8 +372,8 @@ impl Shared {
             rounds = rounds.wrapping_add(1);
             if moved {
                 idle_since = None;
-                // What ended may be what a bystander waits for.
-                self.tell_bystanders();
+                has_ended = true;
+                self.seat.tell_bystanders();
             }
             let between = if moved { BUSY_ROUNDS_PER_CLOCK } else { IDLE_ROUNDS_PER_CLOCK };
             if !rounds.is_multiple_of(between) {
@@ -452,11 +403,13 @@ impl Shared {
             } else {
                 let until = [state.next_deadline(), deadline, Some(now + LONGEST_SLEEP)];
                 let until = until.into_iter().flatten().min().unwrap_or(now);
-                let slept = self.sleep(state, until.saturating_duration_since(now), stop);
-                if let Err(error) = slept {
+                let timeout = until.saturating_duration_since(now);
+                let sleep = || self.sleep(state, timeout);
+                if let Some(Err(error)) = self.seat.sleep(news, has_ended, stop, sleep) {
                     return self.found_failure(state, &error);
                 }
                 idle_since = None;
+                has_ended = false;
             }
         }
     }
@@ -476,93 +429,21 @@ impl Shared {
     }
 
     fn take_inbox(&self, state: &mut State) {
-        let mut inbox = lock(&self.inbox);
-        for operation in inbox.operations.drain(..) {
-            if !operation.is_over() {
-                state.admit(operation);
-            }
-        }
-        for (origin, waits_for, told) in inbox.timeouts.drain(..) {
-            state.hear(origin, waits_for, &told);
-        }
+        self.submissions.empty(|operation| state.admit(operation));
+        self.timeouts.empty(|(origin, waits_for, told)| state.hear(origin, waits_for, &told));
     }
 
-    /// Sleeps until a transport has something, there is news, or `timeout` has passed.
-    fn sleep(&self, state: &mut State, timeout: Duration, stop: &dyn Fn() -> bool) -> Result<()> {
-        let news = self.news.load(Ordering::SeqCst);
-        self.asleep.store(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        let nothing = lock(&self.inbox).operations.is_empty()
-            && self.failure.get().is_none()
-            && !stop()
-            && self.news.load(Ordering::SeqCst) == news
-            && !state.has_unstarted_ready();
-        let result = if nothing { self.sleep_now(state, timeout) } else { Ok(()) };
-        self.asleep.store(0, Ordering::SeqCst);
-        result
-    }
-
-    fn sleep_now(&self, state: &mut State, timeout: Duration) -> Result<()> {
-        if self.wake_domain.is_some() {
+    /// Sleeps until a transport has something, the driver is woken, or `timeout` has passed.
+    fn sleep(&self, state: &mut State, timeout: Duration) -> Result<()> {
+        let bells = self.seat.bells();
+        if bells.driver_sleeps_in_transport() {
             return state.domains[0].wait(timeout);
         }
         if !arm(&mut state.domains)? {
             return Ok(());
         }
-        poll_descriptors(&state.descriptors(), self.driver_event.as_fd(), timeout)
+        bells.sleep_of_driver(&state.descriptors(), timeout)
     }
-
-    /// Something happened that a sleeping driver (or the sleeping thread) must look at.
-    fn tell_news(&self) {
-        self.news.fetch_add(1, Ordering::SeqCst);
-        self.wake_driver();
-        if self.thread_cold.load(Ordering::SeqCst) {
-            self.wake_thread();
-        }
-    }
-
-    fn wake_driver(&self) {
-        fence(Ordering::SeqCst);
-        if self.asleep.load(Ordering::SeqCst) == 1 {
-            match &self.wake_domain {
-                Some(wake) => wake(),
-                None => signal(&self.driver_event),
-            }
-        }
-    }
-
-    fn wake_thread(&self) {
-        signal(&self.thread_event);
-    }
-
-    fn tell_bystanders(&self) {
-        if self.wanted.load(Ordering::SeqCst) > 0 {
-            drop(lock(&self.bystanders));
-            self.changed.notify_all();
-        }
-    }
-
-    /// Waits while somebody else drives.
-    fn stand_by(&self, stop: &dyn Fn() -> bool, deadline: Option<Instant>) {
-        let bystanders = lock(&self.bystanders);
-        self.wanted.fetch_add(1, Ordering::SeqCst);
-        self.wake_driver();
-        if !stop() && self.failure.get().is_none() && self.state.try_lock().is_err() {
-            let longest = Duration::from_millis(20);
-            let timeout = deadline.map_or(longest, |deadline| {
-                deadline.saturating_duration_since(Instant::now()).min(longest)
-            });
-            let waited = self.changed.wait_timeout(bystanders, timeout);
-            drop(waited.unwrap_or_else(PoisonError::into_inner));
-        }
-        self.wanted.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// Makes an event descriptor readable.
-fn signal(event: &OwnedFd) {
-    // Full means readable already.
-    let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
 }
 
 /// Arms all domains; false if one has something to do now.
@@ -573,35 +454,4 @@ fn arm(domains: &mut [Box<dyn Domain>]) -> Result<bool> {
         }
     }
     Ok(true)
-}
-
-/// Waits until one of the descriptors is readable.
-fn poll_descriptors(
-    descriptors: &[std::os::fd::RawFd],
-    event: BorrowedFd<'_>,
-    timeout: Duration,
-) -> Result<()> {
-    let mut polled: Vec<PollFd<'_>> = descriptors
-        .iter()
-        .map(|descriptor| {
-            // SAFETY: the descriptors belong to domains that live as long as the engine, which
-            // waits for its drivers and its thread before it drops them.
-            let descriptor = unsafe { BorrowedFd::borrow_raw(*descriptor) };
-            PollFd::from_borrowed_fd(descriptor, PollFlags::IN)
-        })
-        .collect();
-    polled.push(PollFd::from_borrowed_fd(event, PollFlags::IN));
-    let timeout =
-        Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
-    match poll(&mut polled, Some(&timeout)) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => {}
-        Err(errno) => {
-            return Err(Error::new(ErrorKind::TransportError, "the engine cannot poll its links")
-                .with_source(std::io::Error::from(errno)));
-        }
-    }
-    let mut count = [0; 8];
-    // Empty means that nobody wrote.
-    let _ = rustix::io::read(event, &mut count);
-    Ok(())
 }

@@ -2,18 +2,14 @@
 
 use std::any::Any;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::envelope::{Fingerprint, Lane};
+use super::outcome::Outcome;
 use super::program::Program;
 use crate::lock::lock;
 use crate::{Error, Result};
-
-const PENDING: u8 = 0;
-const DONE: u8 = 1;
-const FAILED: u8 = 2;
 
 /// Called once when an operation is over.
 pub type OnComplete = Box<dyn FnOnce() + Send>;
@@ -53,9 +49,7 @@ pub struct Operation {
     pub(super) scalar: *const u8,
     pub(super) timeout: Duration,
     keep: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
-    ready: AtomicBool,
-    state: AtomicU8,
-    error: OnceLock<Error>,
+    outcome: Outcome<Error>,
     on_complete: Mutex<Option<OnComplete>>,
 }
 
@@ -89,36 +83,28 @@ impl Operation {
             scalar: request.scalar,
             timeout: request.timeout,
             keep: Mutex::new(request.keep),
-            ready: AtomicBool::new(request.ready),
-            state: AtomicU8::new(PENDING),
-            error: OnceLock::new(),
+            outcome: Outcome::new(request.ready),
             on_complete: Mutex::new(request.on_complete),
         }
     }
 
     /// Whether the stream has reached it.
     pub fn is_ready(&self) -> bool {
-        self.ready.load(Ordering::Acquire)
+        self.outcome.is_ready()
     }
 
     pub(super) fn set_ready(&self) {
-        self.ready.store(true, Ordering::Release);
+        self.outcome.set_ready();
     }
 
     /// Whether it is over.
     pub fn is_over(&self) -> bool {
-        self.state.load(Ordering::Acquire) != PENDING
+        self.outcome.is_over()
     }
 
     /// How it ended, or `None` while it runs.
     pub fn outcome(&self) -> Option<Result<()>> {
-        match self.state.load(Ordering::Acquire) {
-            DONE => Some(Ok(())),
-            FAILED => Some(Err(self.error.get().cloned().unwrap_or_else(|| {
-                unreachable!("an operation is marked as failed after its error was stored")
-            }))),
-            _ => None,
-        }
+        self.outcome.get()
     }
 
     /// What was asked, as in messages.
@@ -141,24 +127,15 @@ impl Operation {
         std::mem::take(&mut *keep).into_iter().for_each(std::mem::forget);
     }
 
-    /// Ends the operation. The first end counts.
+    /// Ends the operation. For whoever has it in hand: the driver, or who could not submit it.
     pub(super) fn finish(&self, result: Result<()>) {
-        if self.is_over() {
-            return;
-        }
-        let state = match result {
-            Ok(()) => DONE,
-            Err(error) => {
-                let _ = self.error.set(error);
-                FAILED
+        self.outcome.end(result, || {
+            lock(&self.keep).clear();
+            // Whoever has waited finds the stream past the operation.
+            let on_complete = lock(&self.on_complete).take();
+            if let Some(on_complete) = on_complete {
+                on_complete();
             }
-        };
-        lock(&self.keep).clear();
-        // Before a waiter learns of it: whoever has waited finds the stream past the operation.
-        let on_complete = lock(&self.on_complete).take();
-        if let Some(on_complete) = on_complete {
-            on_complete();
-        }
-        self.state.store(state, Ordering::Release);
+        });
     }
 }

@@ -120,11 +120,6 @@ impl State {
             || self.lines.iter().any(|line| line.blockade().is_some())
     }
 
-    /// Whether an operation could start now: the stream of one that waits has reached it.
-    pub(super) fn has_unstarted_ready(&self) -> bool {
-        self.startable().is_some()
-    }
-
     /// The descriptors to poll when every domain is armed.
     pub(super) fn descriptors(&self) -> Vec<RawFd> {
         self.domains.iter().map(|domain| domain.event_descriptor()).collect()
