@@ -31,12 +31,13 @@ pub struct Counters {
     peers: Vec<Peer>,
     /// Operations that ended well, by the code of the algorithm that carried them.
     operations: [AtomicU64; Algorithm::ALL.len()],
+    over: AtomicU64,
 }
 
 impl Counters {
     pub(super) fn new(ranks: u32) -> Self {
         let peers = (0..ranks).map(|_| Peer::default()).collect();
-        Self { peers, operations: Default::default() }
+        Self { peers, operations: Default::default(), over: AtomicU64::new(0) }
     }
 
     pub(super) fn sent(&self, peer: u32, bytes: u64) {
@@ -53,6 +54,16 @@ impl Counters {
 
     pub(super) fn operation_done(&self, algorithm: Algorithm) {
         self.operations[usize::from(algorithm.code())].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One more has ended well and said so.
+    pub(super) fn operation_over(&self) {
+        self.over.fetch_add(1, Ordering::Release);
+    }
+
+    /// Operations that have ended well and said so; what they did is visible.
+    pub(super) fn operations_over(&self) -> u64 {
+        self.over.load(Ordering::Acquire)
     }
 
     /// What was exchanged with `peer`, or `None` if there is no such rank.

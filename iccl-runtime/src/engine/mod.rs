@@ -236,7 +236,8 @@ impl Engine {
     pub fn drain(&self, deadline: Option<Instant>) -> Result<()> {
         let shared = &self.shared;
         // Without a failure, each ends well.
-        let is_idle = || shared.counters.operations() >= shared.submitted.load(Ordering::SeqCst);
+        let is_idle =
+            || shared.counters.operations_over() >= shared.submitted.load(Ordering::SeqCst);
         loop {
             self.check()?;
             if is_idle() {

@@ -542,6 +542,7 @@ impl State {
         self.free_line(&run.operation);
         self.counters.operation_done(run.operation.program.schedule.algorithm);
         run.operation.finish(Ok(()));
+        self.counters.operation_over();
     }
 
     fn free_line(&mut self, operation: &Operation) {

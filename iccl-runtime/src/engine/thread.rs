@@ -46,8 +46,8 @@ fn serve(shared: &Shared) -> bool {
     shared.notice_panic();
     shared.take_inbox(&mut state);
     while state.has_work() && shared.failure.get().is_none() && !stop() {
-        let finished = shared.counters.operations();
-        let waiting = &|| stop() || shared.counters.operations() != finished;
+        let finished = shared.counters.operations_over();
+        let waiting = &|| stop() || shared.counters.operations_over() != finished;
         shared.drive(&mut state, waiting, None);
         shared.seat.tell_bystanders();
     }
