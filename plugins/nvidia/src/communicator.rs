@@ -10,16 +10,14 @@ use std::time::{Duration, Instant};
 
 use iccl_plugin_api::Status;
 use iccl_plugin_api::sdk::{NativeCall, NativeCommunicator, PluginError, PluginResult, Progress};
+use iccl_vendor_support::plan::plan;
+use iccl_vendor_support::{Pace, wait_until_done};
 
 use crate::calls;
 use crate::context::PrimaryContext;
 use crate::device::{Card, open_stream};
 use crate::nccl::Nccl;
 use crate::sys;
-
-/// How long a waiter looks without sleeping, and its longest sleep.
-const SPIN: Duration = Duration::from_micros(100);
-const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
 /// How long an abort waits for a call that is inside NCCL before it aborts beside it.
 const ABORT_PATIENCE: Duration = Duration::from_secs(1);
@@ -149,27 +147,18 @@ impl Joined {
 
     /// Waits until NCCL is over with the last call. Ends when another thread aborts.
     pub(crate) fn settle(&self, call: &str, timeout: Option<Duration>) -> PluginResult<()> {
-        let begin = Instant::now();
-        let mut pause = Duration::ZERO;
-        while self.state().map_err(|error| PluginError {
-            message: format!("{call}: {}", error.message),
-            ..error
-        })? == Progress::Pending
-        {
-            let waited = begin.elapsed();
-            if let Some(timeout) = timeout.filter(|timeout| waited >= *timeout) {
-                let (rank, ranks) = (self.rank, self.ranks);
-                let text = format!("{call}: not done after {timeout:?} on rank {rank} of {ranks}");
-                return Err(PluginError::new(Status::Timeout, text));
-            }
-            if waited < SPIN {
-                std::thread::yield_now();
-            } else {
-                pause = (pause + Duration::from_micros(20)).min(LONGEST_SLEEP);
-                std::thread::sleep(pause);
-            }
+        let state = || {
+            self.state().map_err(|error| PluginError {
+                message: format!("{call}: {}", error.message),
+                ..error
+            })
+        };
+        if wait_until_done(Pace::PEERS, timeout, state)? {
+            return Ok(());
         }
-        Ok(())
+        let (rank, ranks, timeout) = (self.rank, self.ranks, timeout.unwrap_or_default());
+        let text = format!("{call}: not done after {timeout:?} on rank {rank} of {ranks}");
+        Err(PluginError::new(Status::Timeout, text))
     }
 
     /// Aborts the communicator if something failed: NCCL wants no other end after a failure.
@@ -192,7 +181,7 @@ impl Joined {
                 Ok(one) => break Some(one),
                 Err(TryLockError::Poisoned(poisoned)) => break Some(poisoned.into_inner()),
                 Err(TryLockError::WouldBlock) if begin.elapsed() >= ABORT_PATIENCE => break None,
-                Err(TryLockError::WouldBlock) => std::thread::sleep(LONGEST_SLEEP),
+                Err(TryLockError::WouldBlock) => std::thread::sleep(Pace::PEERS.longest_sleep),
             }
         };
         let handle = self.handle.swap(std::ptr::null_mut(), Ordering::AcqRel);
@@ -241,7 +230,7 @@ fn aborted() -> PluginError {
 impl NativeCommunicator for NcclCommunicator {
     unsafe fn call(&self, call: &NativeCall<'_>, stream: u64) -> PluginResult<()> {
         let joined = &self.joined;
-        let plan = calls::plan(call, joined.ranks, joined.rank)?;
+        let plan = plan(&joined.nccl.repertoire, call, joined.ranks, joined.rank)?;
         {
             let _current = joined.context.enter()?;
             open_stream(&joined.context.cuda.runtime, stream)?;

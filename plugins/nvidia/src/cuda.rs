@@ -6,7 +6,7 @@ use std::path::Path;
 use iccl_plugin_api::Status;
 use iccl_plugin_api::sdk::{DeviceFacts, PluginError, PluginResult};
 use iccl_plugin_api::tables::{DeviceCapabilities, host_to_stream, region_form, stream_to_host};
-use iccl_vendor_support::{Search, numa_node, pci_address};
+use iccl_vendor_support::{Search, numa_node, open, pci_address, table, written_text};
 
 use crate::{libraries, sys};
 
@@ -50,18 +50,18 @@ impl Cuda {
     /// # Errors
     /// `LibraryMissing`; `NoDevice` with NVIDIA's words; what the driver says.
     pub(crate) fn open(search: &Search) -> PluginResult<Self> {
-        let ((runtime, count), _) = libraries::open(libraries::RUNTIME, search, |library| {
+        let ((runtime, count), _) = open(libraries::RUNTIME, search, |library| {
             // SAFETY: the signatures are those of the headers of these versions.
             let runtime = unsafe { sys::Runtime::resolve(library) };
-            let runtime = libraries::table(library, runtime)?;
+            let runtime = table(library, runtime)?;
             let count = device_count(&runtime)?;
             Ok((runtime, count))
         })?;
         let driver_search = libraries::driver_search(search);
-        let (driver, _) = libraries::open(libraries::DRIVER, &driver_search, |library| {
+        let (driver, _) = open(libraries::DRIVER, &driver_search, |library| {
             // SAFETY: the signatures are those of the header.
             let driver = unsafe { sys::Driver::resolve(library) };
-            let driver = libraries::table(library, driver)?;
+            let driver = table(library, driver)?;
             // SAFETY: no arguments but a zero.
             driver.check("cuInit", unsafe { (driver.cuInit)(0) })?;
             Ok(driver)
@@ -139,7 +139,7 @@ fn card(runtime: &sys::Runtime, driver: &sys::Driver, ordinal: c_int) -> PluginR
             driver.check(format_args!("cuDeviceTotalMem({ordinal})"), answer)?;
         }
     }
-    let address = pci_address(&text(&address)).unwrap_or_default();
+    let address = pci_address(&written_text(&address)).unwrap_or_default();
     let attribute = |number| device_attribute(runtime, number, ordinal);
     let driver_attribute = |number| driver_attribute(driver, number, device);
     let waits = driver.cuStreamWaitValue64_v2.is_some()
@@ -155,7 +155,7 @@ fn card(runtime: &sys::Runtime, driver: &sys::Driver, ordinal: c_int) -> PluginR
     });
     let numa_node = numa_node(&address);
     let facts = DeviceFacts {
-        name: text(&name).leak(),
+        name: written_text(&name).leak(),
         pci_address: address.leak(),
         numa_node,
         memory_bytes: bytes as u64,
@@ -229,12 +229,6 @@ fn driver_attribute(driver: &sys::Driver, number: c_int, device: sys::DriverDevi
     }
 }
 
-/// A text that a library wrote into room that was zeroed.
-fn text(room: &[u8]) -> String {
-    let end = room.iter().position(|byte| *byte == 0).unwrap_or(room.len());
-    String::from_utf8_lossy(&room[..end]).into_owned()
-}
-
 /// The flags that streams are made with: they don't wait for the legacy default stream, on which
 /// the application may have work that waits for iccl.
 pub(crate) const STREAM_FLAGS: c_uint = sys::STREAM_NON_BLOCKING;
@@ -270,11 +264,5 @@ mod tests {
         }
         let unsupported = Reported { supported: false, ..reported(200, 1, true) };
         assert_eq!(gpu_direct(&unsupported), GpuDirect::default());
-    }
-
-    #[test]
-    fn texts_end_at_the_zero() {
-        assert_eq!(text(b"H200\0\0x"), "H200");
-        assert_eq!(text(b"full"), "full");
     }
 }

@@ -10,22 +10,19 @@ use std::ffi::c_void;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use iccl_plugin_api::sdk::{
     Device, DeviceBackend, DeviceFacts, HostCallback, PluginError, PluginResult, Progress,
 };
 use iccl_plugin_api::tables::MemoryRegion;
 use iccl_plugin_api::{MemoryKind, Status};
+use iccl_vendor_support::{Allocation, Allocations, Pace, wait_until_done};
 
 use crate::context::PrimaryContext;
 use crate::cuda::{GpuDirect, STREAM_FLAGS};
-use crate::memory::{Allocation, Allocations, direction, kind};
+use crate::memory::{direction, kind};
 use crate::{NvidiaPlugin, sys};
-
-/// How long a waiter looks without sleeping, and its longest sleep.
-const SPIN: Duration = Duration::from_micros(50);
-const LONGEST_SLEEP: Duration = Duration::from_micros(200);
 
 impl DeviceBackend for NvidiaPlugin {
     type Device = Card;
@@ -266,22 +263,11 @@ impl Device for Card {
 
     fn stream_synchronize(&self, stream: u64, timeout: Duration) -> PluginResult<()> {
         // `cudaStreamSynchronize` knows no deadline.
-        let begin = Instant::now();
-        let mut pause = Duration::ZERO;
-        while self.stream_query(stream)? == Progress::Pending {
-            let waited = begin.elapsed();
-            if waited >= timeout {
-                let text = format!("the stream is not done after {timeout:?}");
-                return Err(PluginError::new(Status::Timeout, text));
-            }
-            if waited < SPIN {
-                std::hint::spin_loop();
-            } else {
-                pause = (pause + Duration::from_micros(10)).min(LONGEST_SLEEP);
-                std::thread::sleep(pause);
-            }
+        if wait_until_done(Pace::STREAM, Some(timeout), || self.stream_query(stream))? {
+            return Ok(());
         }
-        Ok(())
+        let text = format!("the stream is not done after {timeout:?}");
+        Err(PluginError::new(Status::Timeout, text))
     }
 
     fn host_function(&self, stream: u64, callback: HostCallback) -> PluginResult<()> {

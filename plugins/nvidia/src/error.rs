@@ -1,10 +1,10 @@
 //! NVIDIA's answers as errors, with NVIDIA's own words.
 
-use std::ffi::{CStr, c_char};
 use std::fmt::Display;
 
 use iccl_plugin_api::Status;
-use iccl_plugin_api::sdk::{PluginError, PluginResult};
+use iccl_plugin_api::sdk::PluginResult;
+use iccl_vendor_support::{failure, one_line, static_text};
 
 use crate::sys;
 
@@ -67,10 +67,6 @@ impl sys::Nccl {
     }
 }
 
-fn failure(status: Status, text: impl Display, number: i32) -> PluginError {
-    PluginError::new(status, text.to_string()).with_vendor_code(i64::from(number))
-}
-
 /// A number of libcudart or libcuda, which agree in these. What is not told apart is the device's.
 fn status(answer: i32) -> Status {
     match answer {
@@ -95,22 +91,6 @@ fn nccl_status(answer: sys::NcclResult) -> Status {
     }
 }
 
-/// A text of a library.
-///
-/// # Safety
-/// It is null or ends with a zero.
-pub(crate) unsafe fn static_text(text: *const c_char) -> String {
-    if text.is_null() {
-        return String::new();
-    }
-    // SAFETY: the caller promises it.
-    unsafe { CStr::from_ptr(text) }.to_string_lossy().trim().to_owned()
-}
-
-fn one_line(text: &str) -> String {
-    text.split('\n').map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,10 +112,5 @@ mod tests {
             assert!(!nccl_status(number).is_success(), "{number}");
         }
         assert_eq!(nccl_status(6), Status::PeerLost);
-    }
-
-    #[test]
-    fn lines_are_joined() {
-        assert_eq!(one_line("\nfirst\n  second \n"), "first; second");
     }
 }

@@ -14,15 +14,15 @@ mod libraries;
 mod memory;
 mod nccl;
 mod region;
-mod self_test;
 mod support;
 mod sys;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use iccl_plugin_api::sdk::{Plugin, PluginError, PluginResult, Settings};
+use iccl_plugin_api::sdk::{DeviceBackend, Plugin, PluginError, PluginResult, Settings};
 use iccl_plugin_api::tables::SettingSpec;
+use iccl_vendor_support::self_test;
 
 pub use communicator::NcclCommunicator;
 pub use device::Card;
@@ -74,7 +74,8 @@ impl Plugin for NvidiaPlugin {
     }
 
     fn self_test(&self) -> PluginResult<()> {
-        self_test::run(self)
+        let promises = self.cuda.card(0)?.facts.capabilities;
+        self_test(&self.open(0)?, &promises)
     }
 }
 

@@ -1,61 +1,20 @@
-//! Memory: what was allocated, what a pointer is, and the direction of a copy.
+//! Memory: the number of a copy's direction, and what a pointer is.
 
-use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
-use std::sync::{Mutex, PoisonError};
 
 use iccl_plugin_api::MemoryKind;
 use iccl_plugin_api::sdk::{PluginError, PluginResult};
+use iccl_vendor_support::Direction;
 
 use crate::sys;
 
-/// What a device has allocated, by address.
-#[derive(Debug, Default)]
-pub(crate) struct Allocations {
-    known: Mutex<BTreeMap<usize, Allocation>>,
-}
-
-/// One allocation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Allocation {
-    pub(crate) bytes: usize,
-    pub(crate) kind: MemoryKind,
-}
-
-impl Allocations {
-    pub(crate) fn insert(&self, pointer: *mut c_void, allocation: Allocation) {
-        self.locked().insert(pointer.addr(), allocation);
-    }
-
-    /// Forgets the allocation that begins there, and says what it was.
-    pub(crate) fn remove(&self, pointer: *mut c_void) -> PluginResult<Allocation> {
-        self.locked().remove(&pointer.addr()).ok_or_else(|| {
-            PluginError::invalid(format!("{pointer:p} was not allocated by this device"))
-        })
-    }
-
-    /// The kind of the allocation that holds `bytes` from an address on.
-    pub(crate) fn holds(&self, address: usize, bytes: usize) -> Option<MemoryKind> {
-        let known = self.locked();
-        let (begin, allocation) = known.range(..=address).next_back()?;
-        let end = address.checked_add(bytes)?;
-        (end <= begin + allocation.bytes).then_some(allocation.kind)
-    }
-
-    fn locked(&self) -> std::sync::MutexGuard<'_, BTreeMap<usize, Allocation>> {
-        // Changed in one step, so a panic elsewhere can't have left it half-made.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The direction of a copy.
+/// The runtime's number of a direction.
 pub(crate) fn direction(destination: MemoryKind, source: MemoryKind) -> c_int {
-    use MemoryKind::{Device, Host, PinnedHost};
-    match (destination, source) {
-        (Host | PinnedHost, Host | PinnedHost) => sys::MEMCPY_HOST_TO_HOST,
-        (Device, Host | PinnedHost) => sys::MEMCPY_HOST_TO_DEVICE,
-        (Host | PinnedHost, Device) => sys::MEMCPY_DEVICE_TO_HOST,
-        (Device, Device) => sys::MEMCPY_DEVICE_TO_DEVICE,
+    match Direction::new(destination, source) {
+        Direction::HostToHost => sys::MEMCPY_HOST_TO_HOST,
+        Direction::HostToDevice => sys::MEMCPY_HOST_TO_DEVICE,
+        Direction::DeviceToHost => sys::MEMCPY_DEVICE_TO_HOST,
+        Direction::DeviceToDevice => sys::MEMCPY_DEVICE_TO_DEVICE,
     }
 }
 
@@ -79,13 +38,6 @@ pub(crate) fn kind(
             Err(PluginError::invalid(format!("{pointer:p} is memory of unknown type {other}")))
         }
     }
-}
-
-/// The whole pages around some memory: their address, their length, and where in them it begins.
-pub(crate) fn pages(address: usize, bytes: usize, page: usize) -> Option<(usize, usize, usize)> {
-    let begin = address - address % page;
-    let end = address.checked_add(bytes)?.checked_next_multiple_of(page)?;
-    Some((begin, end - begin, address - begin))
 }
 
 #[cfg(test)]
@@ -129,26 +81,5 @@ mod tests {
         assert_eq!(kind_of(3, 0).unwrap(), MemoryKind::Device);
         assert!(kind_of(2, 0).unwrap_err().message.contains("memory of card 0, not of card 1"));
         assert!(kind_of(4, 1).is_err());
-    }
-
-    #[test]
-    fn memory_inside_an_allocation_is_of_its_kind() {
-        let allocations = Allocations::default();
-        let pointer = std::ptr::without_provenance_mut::<c_void>(4096);
-        let allocation = Allocation { bytes: 64, kind: MemoryKind::PinnedHost };
-        allocations.insert(pointer, allocation);
-        assert_eq!(allocations.holds(4096 + 56, 8), Some(MemoryKind::PinnedHost));
-        assert_eq!(allocations.holds(4096 + 57, 8), None);
-        assert_eq!(allocations.holds(4095, 8), None);
-        assert_eq!(allocations.remove(pointer).unwrap(), allocation);
-        assert!(allocations.remove(pointer).is_err());
-    }
-
-    #[test]
-    fn pages_hold_all_of_the_memory() {
-        assert_eq!(pages(0x10010, 0x10, 0x1000), Some((0x10000, 0x1000, 0x10)));
-        assert_eq!(pages(0x10ff8, 0x10, 0x1000), Some((0x10000, 0x2000, 0xff8)));
-        assert_eq!(pages(0x10000, 0x2000, 0x1000), Some((0x10000, 0x2000, 0)));
-        assert_eq!(pages(usize::MAX - 8, 16, 0x1000), None);
     }
 }

@@ -8,17 +8,20 @@ use std::time::Duration;
 use iccl_plugin_api::Status;
 use iccl_plugin_api::sdk::{CollectivesFacts, NativeCollectives, PluginError, PluginResult};
 use iccl_plugin_api::tables::collectives_flag;
-use iccl_vendor_support::Search;
+use iccl_vendor_support::plan::{Functions, Repertoire};
+use iccl_vendor_support::{Search, open, table};
 
 use crate::communicator::{Joined, NcclCommunicator};
 use crate::device::Card;
-use crate::support::{OLDEST_VERSION, SUPPORT, version_text};
+use crate::support::{OLDEST_VERSION, SUPPORT, repertoire, version_text};
 use crate::{NvidiaPlugin, libraries, sys};
 
 /// NCCL and what is known of it.
 #[derive(Debug)]
 pub(crate) struct Nccl {
     pub(crate) table: sys::Nccl,
+    /// What it is planned for.
+    pub(crate) repertoire: Repertoire,
     /// `NCCL 2.32.3`: ranks of other versions are not of the same island.
     name: &'static str,
 }
@@ -29,15 +32,23 @@ impl Nccl {
     /// # Errors
     /// `LibraryMissing`, with what is missing; what NCCL says.
     pub(crate) fn open(search: &Search) -> PluginResult<Self> {
-        let (nccl, _): (Self, PathBuf) = libraries::open(libraries::NCCL, search, |library| {
+        let (nccl, _): (Self, PathBuf) = open(libraries::NCCL, search, |library| {
             // SAFETY: the signatures are those of the headers of these versions.
-            let table = libraries::table(library, unsafe { sys::Nccl::resolve(library) })?;
+            let table = table(library, unsafe { sys::Nccl::resolve(library) })?;
             let mut version = 0;
             // SAFETY: there is room for the number.
             let answer = unsafe { (table.ncclGetVersion)(&raw mut version) };
             table.check("ncclGetVersion", std::ptr::null_mut(), answer)?;
             let version = usable_version(version)?;
-            Ok(Self { table, name: format!("NCCL {version}").leak() })
+            let functions = Functions {
+                gather: table.ncclGather.is_some(),
+                scatter: table.ncclScatter.is_some(),
+                roots_in_place: true,
+                all_to_all: table.ncclAlltoAll.is_some(),
+                ..Functions::default()
+            };
+            let repertoire = repertoire(functions);
+            Ok(Self { table, repertoire, name: format!("NCCL {version}").leak() })
         })?;
         Ok(nccl)
     }

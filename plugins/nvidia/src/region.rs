@@ -8,10 +8,9 @@ use std::sync::atomic::Ordering;
 use iccl_plugin_api::MemoryKind;
 use iccl_plugin_api::sdk::{PluginError, PluginResult};
 use iccl_plugin_api::tables::{MemoryRegion, region_form};
-use iccl_vendor_support::page_bytes;
+use iccl_vendor_support::{page_bytes, pages};
 
 use crate::device::Card;
-use crate::memory::pages;
 use crate::sys;
 
 impl Card {

@@ -16,6 +16,7 @@ use std::ffi::c_int;
 
 use iccl_plugin_api::tables::CollectiveSupport;
 use iccl_plugin_api::{Collective, DataType, RedOp};
+use iccl_vendor_support::plan::{AllGatherV, Functions, Repertoire};
 
 use crate::sys;
 
@@ -116,13 +117,19 @@ pub(crate) fn reduction(dtype: DataType, op: RedOp) -> Option<c_int> {
     }
 }
 
-/// Whether [`SUPPORT`] lists a combination.
-pub(crate) fn is_offered(collective: Collective, dtype: DataType, op: Option<RedOp>) -> bool {
-    SUPPORT.iter().any(|entry| {
-        entry.collective == collective.code()
-            && entry.dtypes & dtype.mask() != 0
-            && op.is_none_or(|op| entry.ops & op.mask() != 0)
-    })
+/// NCCL as what it is planned for: with which functions depends on its version.
+pub(crate) fn repertoire(functions: Functions) -> Repertoire {
+    Repertoire {
+        library: "NCCL",
+        support: &SUPPORT,
+        reduced_type,
+        moved_type,
+        reduction,
+        functions,
+        broadcasts_in_one_buffer: false,
+        sends_to_itself: true,
+        all_gather_v: AllGatherV::Broadcasts,
+    }
 }
 
 /// NCCL's version as people write it; numbers before 2.9 had another form and are too old anyway.
@@ -132,7 +139,9 @@ pub(crate) fn version_text(number: i32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::fmt::Write as _;
+    use std::path::Path;
+
+    use iccl_vendor_support::{capability_table, is_offered, keep_documented};
 
     use super::*;
 
@@ -142,12 +151,16 @@ mod tests {
             for &dtype in DataType::ALL {
                 if !collective.reduces() {
                     let expected = collective != Collective::Barrier;
-                    assert_eq!(is_offered(collective, dtype, None), expected, "{collective}");
+                    assert_eq!(
+                        is_offered(&SUPPORT, collective, dtype, None),
+                        expected,
+                        "{collective}"
+                    );
                     continue;
                 }
                 for &op in RedOp::ALL {
                     let numbers = reduced_type(dtype).zip(reduction(dtype, op));
-                    let offered = is_offered(collective, dtype, Some(op));
+                    let offered = is_offered(&SUPPORT, collective, dtype, Some(op));
                     assert_eq!(offered, numbers.is_some(), "{collective} {dtype} {op}");
                 }
             }
@@ -156,7 +169,7 @@ mod tests {
 
     #[test]
     fn what_differs_from_iccls_promise_is_not_offered() {
-        let all_reduce = |dtype, op| is_offered(Collective::AllReduce, dtype, Some(op));
+        let all_reduce = |dtype, op| is_offered(&SUPPORT, Collective::AllReduce, dtype, Some(op));
         assert!(all_reduce(DataType::F32, RedOp::Avg) && all_reduce(DataType::I8, RedOp::Min));
         assert!(!all_reduce(DataType::F32, RedOp::Max), "a NaN is dropped");
         assert!(!all_reduce(DataType::I32, RedOp::Avg), "the sum wraps before it is divided");
@@ -182,41 +195,11 @@ mod tests {
         }
     }
 
-    /// The table of `docs/vendors.md`.
-    fn table() -> String {
-        let mut rows: Vec<(Vec<&str>, u32, u32)> = Vec::new();
-        for entry in &SUPPORT {
-            let name = Collective::from_code(entry.collective).unwrap().name();
-            match rows.iter_mut().find(|row| (row.1, row.2) == (entry.dtypes, entry.ops)) {
-                Some(row) => row.0.push(name),
-                None => rows.push((vec![name], entry.dtypes, entry.ops)),
-            }
-        }
-        let mut table = "| collectives | types | operations |\n|---|---|---|\n".to_owned();
-        for (collectives, dtypes, ops) in rows {
-            let types = DataType::ALL.iter().filter(|dtype| dtypes & dtype.mask() != 0);
-            let types: Vec<&str> = types.map(|dtype| dtype.name()).collect();
-            let names: Vec<&str> =
-                RedOp::ALL.iter().filter(|op| ops & op.mask() != 0).map(|op| op.name()).collect();
-            let (collectives, types) = (collectives.join(", "), types.join(", "));
-            writeln!(table, "| {collectives} | {types} | {} |", names.join(", ")).unwrap();
-        }
-        table
-    }
-
     #[test]
     fn the_documentation_has_this_table() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/vendors.md");
-        let text = std::fs::read_to_string(path).unwrap();
+        let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/vendors.md"));
         let mark = "<!-- nvidia capabilities: made by `ICCL_BLESS=1 cargo test -p iccl-plugin-nvidia` -->\n";
-        let (before, rest) = text.split_once(mark).unwrap();
-        let (found, after) = rest.split_once("<!-- end -->").unwrap();
-        if std::env::var_os("ICCL_BLESS").is_some() {
-            let fresh = format!("{before}{mark}{}<!-- end -->{after}", table());
-            std::fs::write(path, fresh).unwrap();
-            return;
-        }
-        assert_eq!(found, table(), "run with ICCL_BLESS=1");
+        assert_eq!(keep_documented(path, mark, &capability_table(&SUPPORT)), Ok(()));
     }
 
     #[test]

@@ -12,6 +12,7 @@
 
 mod copy;
 mod device;
+pub mod entry;
 mod event;
 pub mod faults;
 pub mod group;
@@ -25,6 +26,7 @@ mod stream;
 
 pub use copy::Pace;
 pub use device::Device;
+pub use entry::User;
 pub use event::{Event, EventHandle, EventKind};
 pub use faults::{Fault, Faults};
 pub use machine::{Machine, ThreadState, Vendor};

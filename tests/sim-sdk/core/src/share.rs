@@ -71,7 +71,8 @@ fn folder_of(inside: *const c_void) -> Option<std::path::PathBuf> {
     path.parent()?.canonicalize().ok()
 }
 
-/// In the object that owns the machine: `fn machine()`, and the symbol by which others get it.
+/// In the object that owns the machine: `fn machine()`, the symbol by which others get it, and
+/// `iccl_sim_set(key, value)`, by which a test changes a setting or the faults in this process.
 #[macro_export]
 macro_rules! own_machine {
     ($vendor:expr) => {
@@ -90,6 +91,19 @@ macro_rules! own_machine {
             static SHARED: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
             let made = || Box::into_raw(Box::new($crate::share::Shared::new(machine()))) as usize;
             *SHARED.get_or_init(made) as *const $crate::share::Shared
+        }
+
+        /// Not part of the maker's interface. 0 if it is understood.
+        ///
+        /// # Safety
+        /// Both texts end with a zero byte.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn iccl_sim_set(
+            key: *const std::ffi::c_char,
+            value: *const std::ffi::c_char,
+        ) -> i32 {
+            // SAFETY: by this function's contract.
+            i32::from(!unsafe { $crate::entry::set(machine(), key, value) })
         }
     };
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use iccl_sim_core::StreamKind;
+use iccl_sim_core::{StreamKind, User};
 use iccl_sim_nvidia::{
     INVALID_HANDLE, INVALID_VALUE, NOT_READY, Outcome, Status, put, status, stream,
 };
@@ -94,17 +94,6 @@ extern "C" fn cudaStreamWaitEvent(handle: *mut c_void, event: *mut c_void, flags
     })
 }
 
-/// An address for another thread.
-struct User(*mut c_void);
-// SAFETY: whoever passes a function and its argument promises that another thread may call it.
-unsafe impl Send for User {}
-
-impl User {
-    fn pointer(&self) -> *mut c_void {
-        self.0
-    }
-}
-
 #[unsafe(no_mangle)]
 extern "C" fn cudaLaunchHostFunc(
     handle: *mut c_void,
@@ -114,7 +103,7 @@ extern "C" fn cudaLaunchHostFunc(
     runtime("cudaLaunchHostFunc", |machine| {
         let function = function.ok_or(INVALID_VALUE)?;
         let stream = stream(machine, handle)?;
-        let user = User(user);
+        let user = User::new(user);
         // SAFETY: the caller's function with the caller's argument, called once.
         machine.call_host(&stream, Box::new(move || unsafe { function(user.pointer()) }));
         Ok(())
@@ -136,7 +125,7 @@ extern "C" fn cudaStreamAddCallback(
             return Err(INVALID_VALUE);
         }
         let stream = stream(machine, handle)?;
-        let (handle, user) = (User(handle), User(user));
+        let (handle, user) = (User::new(handle), User::new(user));
         // SAFETY: as above.
         let call = move || unsafe { function(handle.pointer(), 0, user.pointer()) };
         machine.call_host(&stream, Box::new(call));

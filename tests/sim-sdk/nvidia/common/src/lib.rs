@@ -11,9 +11,9 @@
 
 use std::ffi::c_void;
 use std::sync::Arc;
-use std::time::Duration;
 
-use iccl_sim_core::{Fault, Machine, Refusal, Span, Stream, Vendor};
+pub use iccl_sim_core::entry::enter;
+use iccl_sim_core::{Machine, Refusal, Span, Stream, Vendor, entry};
 
 mod errors;
 pub use errors::{description, name};
@@ -69,25 +69,6 @@ pub fn driver_version(machine: &Machine) -> i32 {
     machine.settings().number("driver_version", 13000)
 }
 
-/// What happens at the door of every call: it is counted, and may go wrong by setting. Gives the status
-/// to return at once, or the fault that the body must take care of.
-pub fn enter(machine: &'static Machine, symbol: &'static str) -> Result<Option<Fault>, Status> {
-    match machine.faults().at(symbol) {
-        Some(Fault::Fail(code)) => Err(code),
-        Some(Fault::Nothing) => Err(0),
-        Some(Fault::Hang) => loop {
-            std::thread::sleep(Duration::from_secs(3600));
-        },
-        Some(Fault::Sticky(code)) => {
-            if let Ok(device) = machine.device(machine.current_device()) {
-                device.break_with(code);
-            }
-            Err(code)
-        }
-        other => Ok(other),
-    }
-}
-
 /// A call that uses cards: refused in a host function, without cards, and when the current one is in
 /// error.
 pub fn call(
@@ -117,32 +98,17 @@ pub fn call(
 
 /// Writes an output.
 pub fn put<T>(out: *mut T, value: T) -> Outcome {
-    if out.is_null() {
-        return Err(INVALID_VALUE);
-    }
-    // SAFETY: C passes the address of a variable of this type.
-    unsafe { out.write_unaligned(value) };
-    Ok(())
+    entry::put(out, value).map_err(status)
 }
 
 /// Writes bytes to a buffer of the caller's.
 pub fn put_bytes(out: *mut c_void, bytes: &[u8]) -> Outcome {
-    if out.is_null() {
-        return Err(INVALID_VALUE);
-    }
-    // SAFETY: C passes a buffer of at least this length.
-    unsafe { out.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-    Ok(())
+    entry::put_bytes(out, bytes).map_err(status)
 }
 
 /// Writes a text that ends with a zero byte; refused if it does not fit.
 pub fn put_text(out: *mut c_void, length: i32, text: &str) -> Outcome {
-    let mut bytes = text.as_bytes().to_vec();
-    bytes.push(0);
-    if bytes.len() > usize::try_from(length).unwrap_or(0) {
-        return Err(INVALID_VALUE);
-    }
-    put_bytes(out, &bytes)
+    entry::put_text(out, length, text).map_err(status)
 }
 
 /// The stream behind a handle: null and 1 are the current card's default stream, 2 is the thread's.

@@ -341,25 +341,6 @@ memory_operations! {
     cuStreamWaitValue64_v2, cuStreamWriteValue64_v2, u64;
 }
 
-// Of the simulator.
-
-/// Changes a setting of this process: `faults`, `delay_us` and all others that are read when they are
-/// used. Not part of CUDA.
-///
-/// # Safety
-/// Both are texts that end with a zero byte.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn iccl_sim_set(key: *const c_char, value: *const c_char) -> Status {
-    // SAFETY: by this function's contract.
-    let (key, value) = unsafe { (CStr::from_ptr(key), CStr::from_ptr(value)) };
-    let (Ok(key), Ok(value)) = (key.to_str(), value.to_str()) else { return INVALID_VALUE };
-    match key {
-        "faults" => machine().faults().replace(value),
-        _ => machine().settings().set(key, value),
-    }
-    0
-}
-
 /// The host address of device memory, if the setting `host_alias` is on. Not part of CUDA.
 #[unsafe(no_mangle)]
 extern "C" fn iccl_sim_host_alias(pointer: u64, bytes: usize, out: *mut *mut c_void) -> Status {

@@ -1,19 +1,13 @@
-//! The plugin's own test of what it promises of a card, on the first one: copies in every direction,
-//! order on a stream, and both ways in which stream and host wait for each other. Native collectives
-//! are tried by iccl.
+//! A plugin's own test of what it promises of a card: copies in every direction, order on a stream,
+//! and the ways in which stream and host wait for each other. Native collectives are tried by iccl.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use iccl_plugin_api::sdk::{
-    Device, DeviceBackend, HostCallback, PluginError, PluginResult, Progress,
-};
-use iccl_plugin_api::tables::{HostFunction, host_to_stream};
+use iccl_plugin_api::sdk::{Device, HostCallback, PluginError, PluginResult, Progress};
+use iccl_plugin_api::tables::{DeviceCapabilities, HostFunction, host_to_stream, stream_to_host};
 use iccl_plugin_api::{MemoryKind, Status};
-
-use crate::NvidiaPlugin;
-use crate::device::Card;
 
 /// How long a step may take.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -21,24 +15,28 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// Bytes that are moved.
 const BYTES: usize = 256;
 
-pub(crate) fn run(plugin: &NvidiaPlugin) -> PluginResult<()> {
-    let card = plugin.open(0)?;
-    let waits = plugin.facts_of_first()?.host_to_stream & host_to_stream::WAIT_VALUE != 0;
-    let memory = Memory::new(&card)?;
+/// Tests a card that promises this.
+///
+/// # Errors
+/// The promise that is not kept; what the driver says.
+pub fn self_test(card: &impl Device, promises: &DeviceCapabilities) -> PluginResult<()> {
+    let memory = Memory::new(card)?;
     let stream = card.stream_create()?;
-    let tested = copies(&card, &memory, stream).and_then(|()| {
-        host_function(&card, stream)?;
-        if waits { wait_for_value(&card, &memory, stream) } else { Ok(()) }
+    let tested = copies(card, &memory, stream).and_then(|()| {
+        if promises.stream_to_host & stream_to_host::EVENT != 0 {
+            event(card, stream)?;
+        }
+        if promises.stream_to_host & stream_to_host::HOST_FUNCTION != 0 {
+            host_function(card, stream)?;
+        }
+        if promises.host_to_stream & host_to_stream::WAIT_VALUE != 0 {
+            wait_for_value(card, &memory, stream)?;
+        }
+        Ok(())
     });
     let destroyed = card.stream_destroy(stream);
-    let freed = memory.free(&card);
+    let freed = memory.free(card);
     tested.and(destroyed).and(freed)
-}
-
-impl NvidiaPlugin {
-    fn facts_of_first(&self) -> PluginResult<iccl_plugin_api::tables::DeviceCapabilities> {
-        Ok(self.cuda.card(0)?.facts.capabilities)
-    }
 }
 
 /// Two blocks on the card and one of pinned memory.
@@ -48,7 +46,7 @@ struct Memory {
 }
 
 impl Memory {
-    fn new(card: &Card) -> PluginResult<Self> {
+    fn new(card: &impl Device) -> PluginResult<Self> {
         let allocate = |kind| card.allocate(BYTES as u64, kind);
         Ok(Self {
             device: [allocate(MemoryKind::Device)?, allocate(MemoryKind::Device)?],
@@ -56,7 +54,7 @@ impl Memory {
         })
     }
 
-    fn free(&self, card: &Card) -> PluginResult<()> {
+    fn free(&self, card: &impl Device) -> PluginResult<()> {
         self.device.iter().chain([&self.pinned]).try_for_each(|pointer| {
             // SAFETY: they came from this card, and the stream that used them is gone.
             unsafe { card.free(*pointer) }
@@ -69,14 +67,13 @@ fn wrong(what: &str) -> PluginError {
 }
 
 /// Host to card, card to card, card to pinned memory, each in the order of the stream.
-fn copies(card: &Card, memory: &Memory, stream: u64) -> PluginResult<()> {
+fn copies(card: &impl Device, memory: &Memory, stream: u64) -> PluginResult<()> {
     let pattern: [u8; BYTES] = std::array::from_fn(|index| index as u8 ^ 0x5a);
     let mut back = [0_u8; BYTES];
     let bytes = BYTES as u64;
     let [first, second] = memory.device;
     let on_card = |pointer| (pointer, MemoryKind::Device);
     let source = |pointer: *mut c_void| (pointer.cast_const(), MemoryKind::Device);
-    let event = card.event_create()?;
     // SAFETY: all sides have this many bytes and are used by nothing else; the stream is waited for
     // before pinned memory is read, and stream 0 copies before it returns.
     unsafe {
@@ -84,12 +81,7 @@ fn copies(card: &Card, memory: &Memory, stream: u64) -> PluginResult<()> {
         card.copy(0, on_card(first), (pattern.as_ptr().cast(), MemoryKind::Host), bytes)?;
         card.copy(stream, on_card(second), source(first), bytes)?;
         card.copy(stream, (memory.pinned, MemoryKind::PinnedHost), source(second), bytes)?;
-        card.event_record(event, stream)?;
         card.stream_synchronize(stream, DEADLINE)?;
-        if card.event_query(event)? != Progress::Done {
-            return Err(wrong("an event is not over after its stream"));
-        }
-        card.event_destroy(event)?;
         memory.pinned.cast::<u8>().copy_to_nonoverlapping(back.as_mut_ptr(), BYTES);
         if back != pattern {
             return Err(wrong("a copy through the card came back different"));
@@ -103,8 +95,22 @@ fn copies(card: &Card, memory: &Memory, stream: u64) -> PluginResult<()> {
     Ok(())
 }
 
+/// An event is over when its stream is.
+fn event(card: &impl Device, stream: u64) -> PluginResult<()> {
+    let event = card.event_create()?;
+    card.event_record(event, stream)?;
+    card.stream_synchronize(stream, DEADLINE)?;
+    let found = card.event_query(event)?;
+    card.event_destroy(event)?;
+    if found == Progress::Done {
+        Ok(())
+    } else {
+        Err(wrong("an event is not over after its stream"))
+    }
+}
+
 /// A host function is called once, when the stream gets there.
-fn host_function(card: &Card, stream: u64) -> PluginResult<()> {
+fn host_function(card: &impl Device, stream: u64) -> PluginResult<()> {
     static CALLS: AtomicU64 = AtomicU64::new(0);
     unsafe extern "C" fn count(_: *mut c_void) {
         CALLS.fetch_add(1, Ordering::AcqRel);
@@ -121,7 +127,7 @@ fn host_function(card: &Card, stream: u64) -> PluginResult<()> {
 }
 
 /// A stream stays before a word until the host writes it.
-fn wait_for_value(card: &Card, memory: &Memory, stream: u64) -> PluginResult<()> {
+fn wait_for_value(card: &impl Device, memory: &Memory, stream: u64) -> PluginResult<()> {
     let word = memory.pinned.cast::<u64>();
     // SAFETY: the word is 8 aligned bytes of pinned memory, kept until the stream is past it.
     unsafe {

@@ -1,0 +1,107 @@
+//! Lists of what a library does right, and the tables that the documentation makes of them.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use iccl_plugin_api::tables::CollectiveSupport;
+use iccl_plugin_api::{Collective, DataType, RedOp};
+
+/// Whether a list has a combination.
+pub fn is_offered(
+    support: &[CollectiveSupport],
+    collective: Collective,
+    dtype: DataType,
+    op: Option<RedOp>,
+) -> bool {
+    support.iter().any(|entry| {
+        entry.collective == collective.code()
+            && entry.dtypes & dtype.mask() != 0
+            && op.is_none_or(|op| entry.ops & op.mask() != 0)
+    })
+}
+
+/// The list as a table in Markdown.
+pub fn capability_table(support: &[CollectiveSupport]) -> String {
+    let mut rows: Vec<(Vec<&str>, u32, u32)> = Vec::new();
+    for entry in support {
+        let name = Collective::from_code(entry.collective).map_or("?", Collective::name);
+        match rows.iter_mut().find(|row| (row.1, row.2) == (entry.dtypes, entry.ops)) {
+            Some(row) => row.0.push(name),
+            None => rows.push((vec![name], entry.dtypes, entry.ops)),
+        }
+    }
+    let mut table = "| collectives | types | operations |\n|---|---|---|\n".to_owned();
+    for (collectives, dtypes, ops) in rows {
+        let types = DataType::ALL.iter().filter(|dtype| dtypes & dtype.mask() != 0);
+        let types: Vec<&str> = types.map(|dtype| dtype.name()).collect();
+        let names: Vec<&str> =
+            RedOp::ALL.iter().filter(|op| ops & op.mask() != 0).map(|op| op.name()).collect();
+        let (collectives, types) = (collectives.join(", "), types.join(", "));
+        // A text takes whatever is written.
+        let _ = writeln!(table, "| {collectives} | {types} | {} |", names.join(", "));
+    }
+    table
+}
+
+/// The end of what is made in a document.
+const END: &str = "<!-- end -->";
+
+/// Compares what stands between `mark` and `<!-- end -->` of a document with what it should be; with
+/// `ICCL_BLESS` set, writes it instead. For tests.
+///
+/// # Errors
+/// That it differs, that the mark is missing, or what the file system says.
+pub fn keep_documented(document: &Path, mark: &str, fresh: &str) -> Result<(), String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", document.display());
+    let text = std::fs::read_to_string(document).map_err(failed)?;
+    let missing = || format!("{} has no place marked {mark}", document.display());
+    let (before, rest) = text.split_once(mark).ok_or_else(missing)?;
+    let (found, after) = rest.split_once(END).ok_or_else(missing)?;
+    if found == fresh {
+        return Ok(());
+    }
+    if std::env::var_os("ICCL_BLESS").is_none() {
+        return Err(format!("run with ICCL_BLESS=1; {mark} should be followed by\n{fresh}"));
+    }
+    std::fs::write(document, format!("{before}{mark}{fresh}{END}{after}")).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SUPPORT: &[CollectiveSupport] = &[
+        CollectiveSupport::new(Collective::AllReduce, &[DataType::F32], &[RedOp::Sum]),
+        CollectiveSupport::new(Collective::Reduce, &[DataType::F32], &[RedOp::Sum]),
+        CollectiveSupport::new(Collective::Send, &[DataType::U8, DataType::F32], &[]),
+    ];
+
+    #[test]
+    fn what_is_listed_is_offered_and_nothing_else() {
+        let offered = |collective, dtype, op| is_offered(SUPPORT, collective, dtype, op);
+        assert!(offered(Collective::Reduce, DataType::F32, Some(RedOp::Sum)));
+        assert!(!offered(Collective::Reduce, DataType::F32, Some(RedOp::Max)));
+        assert!(!offered(Collective::Reduce, DataType::U8, Some(RedOp::Sum)));
+        assert!(offered(Collective::Send, DataType::U8, None));
+        assert!(!offered(Collective::Recv, DataType::U8, None));
+    }
+
+    #[test]
+    fn a_row_has_all_that_do_the_same() {
+        let expected = "| collectives | types | operations |\n|---|---|---|\n\
+            | all_reduce, reduce | f32 | sum |\n| send | u8, f32 |  |\n";
+        assert_eq!(capability_table(SUPPORT), expected);
+    }
+
+    #[test]
+    fn a_document_that_says_something_else_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let document = folder.path().join("a.md");
+        std::fs::write(&document, "before\n<!-- a -->\nold\n<!-- end -->\nafter\n").unwrap();
+        assert_eq!(keep_documented(&document, "<!-- a -->\n", "old\n"), Ok(()));
+        assert!(keep_documented(&document, "<!-- b -->\n", "old\n").is_err());
+        if std::env::var_os("ICCL_BLESS").is_none() {
+            assert!(keep_documented(&document, "<!-- a -->\n", "new\n").is_err());
+        }
+    }
+}
