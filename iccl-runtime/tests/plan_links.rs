@@ -9,7 +9,7 @@ use iccl_runtime::plan::{
     Access, CostEntry, CostSource, Evidence, InputDigests, LinkFact, PlanConfig, PlanError,
     RankFact, RankInputs, Tier, agreed_digest, diff, plan,
 };
-use iccl_runtime::topology::{NativeLibrary, TransportState, reach};
+use iccl_runtime::topology::{NativeAbilities, NativeLibrary, TransportState, reach};
 use iccl_runtime::{Error, ErrorKind};
 use plan_support::{
     card, job, planned, rank, rdma, refused, rule, tier, transport, why_not, with_rules, without,
@@ -468,7 +468,12 @@ fn b028_islands_and_local_ranks_keep_interleaved_ranks_apart() {
     let mut ranks = job("abab");
     for rank in &mut ranks {
         let id = "host-collectives 0.1.0".to_owned();
-        let library = NativeLibrary { id, reach: reach::SAME_HOST, later_fields: Vec::new() };
+        let library = NativeLibrary {
+            id,
+            reach: reach::SAME_HOST,
+            abilities: NativeAbilities::default(),
+            later_fields: Vec::new(),
+        };
         rank.native_library = Some(library);
     }
     let plan = planned(&ranks);

@@ -34,6 +34,7 @@ fn request(collective: Collective, algorithm: Algorithm, count: u64, ranks: u32)
         algorithm,
         chunk_bytes: 1 << 25,
         counts: None,
+        islands: None,
     }
 }
 

@@ -90,6 +90,7 @@ fn matrix(collective: Collective, algorithm: Algorithm, ops: &[RedOp], least: u6
                         algorithm,
                         chunk_bytes: [1, 16, 200, 1 << 20][turn / 5 % 4].max(shortest),
                         counts: None,
+                        islands: None,
                     };
                     if algorithm.refusal(&request).is_none() {
                         cells += 1;
@@ -214,6 +215,7 @@ fn barrier_hears_from_everyone() {
             algorithm: Algorithm::Dissemination,
             chunk_bytes: 1024,
             counts: None,
+            islands: None,
         });
         let rounds = ranks.next_power_of_two().ilog2() as usize;
         assert!(schedules.iter().all(|schedule| schedule.steps.len() == 2 * rounds));
@@ -237,6 +239,7 @@ fn send_meets_recv() {
                 algorithm: Algorithm::PointToPoint,
                 chunk_bytes: 100,
                 counts: None,
+                islands: None,
             };
             let recv = Request { collective: Collective::Recv, root: 1, rank: 4, ..send.clone() };
             let schedules = [send, recv].map(|request| compile(&request).expect("legal"));

@@ -45,6 +45,7 @@ fn request(dtype: DataType, op: RedOp, count: u64, ranks: u32) -> Request {
         algorithm: Algorithm::Direct,
         chunk_bytes: 256,
         counts: None,
+        islands: None,
     }
 }
 

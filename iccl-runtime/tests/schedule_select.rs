@@ -1,10 +1,15 @@
 //! Which algorithm is chosen, why, and what it is said to cost.
 
+use std::sync::Arc;
+
+use iccl_plugin_api::tables::CollectiveSupport;
 use iccl_plugin_api::types::{Collective, DataType, RedOp};
 use iccl_runtime::ErrorKind;
 use iccl_runtime::schedule::{
-    Algorithm, CostModel, Request, Schedule, StepKind, Verdict, candidates, compile, cost, select,
+    Algorithm, CostModel, Island, Islands, NativeRules, Request, Schedule, StepKind, Verdict,
+    candidates, compile, cost, select,
 };
+use iccl_runtime::topology::NativeAbilities;
 
 fn request(collective: Collective, op: RedOp, dtype: DataType, count: u64, ranks: u32) -> Request {
     Request {
@@ -19,7 +24,19 @@ fn request(collective: Collective, op: RedOp, dtype: DataType, count: u64, ranks
         algorithm: Algorithm::Local,
         chunk_bytes: 1 << 18,
         counts: None,
+        islands: None,
     }
+}
+
+/// All ranks on the island of a library that can do everything.
+fn one_island(ranks: u32) -> Arc<Islands> {
+    let support: Vec<CollectiveSupport> = Collective::ALL
+        .iter()
+        .map(|one| CollectiveSupport::new(*one, DataType::ALL, RedOp::ALL))
+        .collect();
+    let abilities = NativeAbilities::new(0, &support);
+    let island = Island { library: "every 1.0".into(), ranks: (0..ranks).collect(), abilities };
+    Arc::new(Islands::new(ranks, [island], NativeRules::default()))
 }
 
 /// All whose request is a count.
@@ -60,7 +77,10 @@ fn b002_avg_picks_only_algorithms_that_declare_it() {
 fn b002_a_forced_algorithm_is_kept_or_refused_with_the_reason() {
     for algorithm in candidates(Collective::AllReduce).skip(1) {
         for op in [RedOp::Sum, RedOp::Avg] {
-            let request = request(Collective::AllReduce, op, DataType::F32, 10, 3);
+            let request = Request {
+                islands: Some(one_island(3)),
+                ..request(Collective::AllReduce, op, DataType::F32, 10, 3)
+            };
             let result = select(&request, Some(algorithm), false, &CostModel::default());
             if op == RedOp::Avg && !algorithm.facts().carries_avg {
                 let error = result.expect_err("it cannot carry avg");
@@ -188,6 +208,7 @@ fn costs_are_what_the_schedules_do() {
                             algorithm,
                             chunk_bytes,
                             root: ranks / 2,
+                            islands: Some(one_island(ranks)),
                             ..request(collective, RedOp::Sum, DataType::F32, count, ranks)
                         };
                         let schedules: Vec<Schedule> = (0..ranks)
@@ -213,6 +234,8 @@ fn costs_are_what_the_schedules_do() {
                         }
                         assert_eq!(Some(found.bytes), busiest(|l| l.bytes), "{what}");
                         assert_eq!(Some(found.reduced_bytes), busiest(|l| l.reduced), "{what}");
+                        assert_eq!(Some(found.native_calls), busiest(|l| l.native.0), "{what}");
+                        assert_eq!(Some(found.native_bytes), busiest(|l| l.native.1), "{what}");
                         assert_eq!(Some(found.gate_rounds), busiest(|l| l.gates), "{what}");
                         // Below one element a slice, a chain can be shorter than usual.
                         if chunk_bytes == 1 << 20 && count >= u64::from(ranks) {
@@ -237,7 +260,7 @@ fn costs_are_what_the_schedules_do() {
             }
         }
     }
-    assert_eq!(compared, 18 * 9 * 9 * 2);
+    assert_eq!(compared, 26 * 9 * 9 * 2);
 }
 
 struct Load {
@@ -245,11 +268,13 @@ struct Load {
     bytes: u64,
     reduced: u64,
     gates: u64,
+    native: (u64, u64),
 }
 
 fn load(schedule: &Schedule) -> Load {
     let (mut sent, mut received) = ((0, 0), (0, 0));
     let (mut reduced, mut gates) = (0, 0);
+    let mut native = (0, 0);
     for step in &schedule.steps {
         match &step.kind {
             StepKind::Send { source, .. } => sent = (sent.0 + 1, sent.1 + source.bytes),
@@ -260,10 +285,13 @@ fn load(schedule: &Schedule) -> Load {
                 reduced += schedule.reads(&step.kind).iter().map(|slice| slice.bytes).sum::<u64>();
             }
             StepKind::GateSend { .. } => gates += 1,
+            StepKind::Native { source, destination, .. } => {
+                native = (native.0 + 1, native.1 + source.bytes.max(destination.bytes));
+            }
             StepKind::Copy { .. } | StepKind::Scale { .. } | StepKind::GateRecv { .. } => {}
         }
     }
-    Load { messages: sent.0.max(received.0), bytes: sent.1.max(received.1), reduced, gates }
+    Load { messages: sent.0.max(received.0), bytes: sent.1.max(received.1), reduced, gates, native }
 }
 
 /// The longest chain of messages in which each waits for the one before, with those of the gate or

@@ -32,6 +32,7 @@ fn request(collective: Collective, rank: u32, ranks: u32, root: u32, counts: Cou
         algorithm: if ranks == 1 { Algorithm::Local } else { Algorithm::Direct },
         chunk_bytes: 16,
         counts: Some(Arc::new(counts)),
+        islands: None,
     }
 }
 
@@ -162,7 +163,10 @@ proptest! {
                         reduced += reads.map(|slice| slice.bytes).sum::<u64>();
                     }
                     StepKind::GateSend { .. } => gates += 1,
-                    StepKind::Copy { .. } | StepKind::Scale { .. } | StepKind::GateRecv { .. } => {}
+                    StepKind::Copy { .. }
+            | StepKind::Scale { .. }
+            | StepKind::Native { .. }
+            | StepKind::GateRecv { .. } => {}
                 }
             }
             prop_assert_eq!(found.messages, u64::max(sent.0, received.0));

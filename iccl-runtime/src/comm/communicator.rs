@@ -293,6 +293,7 @@ impl Communicator {
             algorithm: Algorithms::placeholder(collective),
             chunk_bytes: self.chunk_bytes,
             counts: None,
+            islands: None,
         }
     }
 

@@ -51,6 +51,7 @@ pub(super) fn program(count: u64, dtype: DataType, in_place: bool) -> Result<Pro
         algorithm: Algorithm::Local,
         chunk_bytes: u64::MAX,
         counts: None,
+        islands: None,
     })?))
 }
 

@@ -62,7 +62,10 @@ impl Program {
                 StepKind::Recv { peer, .. } | StepKind::GateRecv { peer, .. } => {
                     Some((peer, false))
                 }
-                StepKind::Copy { .. } | StepKind::Reduce { .. } | StepKind::Scale { .. } => None,
+                StepKind::Copy { .. }
+                | StepKind::Reduce { .. }
+                | StepKind::Scale { .. }
+                | StepKind::Native { .. } => None,
             };
             let queue = direction.map_or(NO_QUEUE, |(peer, sends)| {
                 *queue_ids.entry((peer, sends)).or_insert_with(|| {

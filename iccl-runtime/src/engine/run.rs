@@ -9,7 +9,7 @@ use iccl_plugin_api::Collective;
 use super::operation::Operation;
 use super::program::Program;
 use super::scratch::Block;
-use crate::schedule::{Buffer, Slice, StepKind};
+use crate::schedule::{Buffer, Schedule, Slice, StepKind};
 use crate::{Error, ErrorKind};
 
 /// An operation in flight.
@@ -33,6 +33,19 @@ pub(super) struct Run {
     pub(super) stall_told: bool,
 }
 
+/// How much scratch a schedule needs where the device's memory is the host's: one block for both kinds.
+pub(super) fn scratch_bytes(schedule: &Schedule) -> u64 {
+    match schedule.device_scratch_bytes {
+        0 => schedule.scratch_bytes,
+        bytes => (device_scratch_at(schedule) as u64).saturating_add(bytes),
+    }
+}
+
+/// Where the device's part of that block starts.
+fn device_scratch_at(schedule: &Schedule) -> usize {
+    schedule.scratch_bytes.next_multiple_of(64) as usize
+}
+
 impl Run {
     /// Where a slice lies in this process.
     pub(super) fn address(&self, slice: Slice) -> *mut u8 {
@@ -40,6 +53,9 @@ impl Run {
             Buffer::Send => self.operation.send.cast_mut(),
             Buffer::Recv => self.operation.receive,
             Buffer::Scratch => self.scratch.pointer(),
+            Buffer::DeviceScratch => {
+                self.scratch.pointer().wrapping_add(device_scratch_at(self.program.schedule()))
+            }
         };
         base.wrapping_add(slice.offset as usize)
     }

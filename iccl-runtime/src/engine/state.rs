@@ -17,7 +17,7 @@ use super::inquiry::Inquiry;
 use super::links::Links;
 use super::operation::Operation;
 use super::program::NO_QUEUE;
-use super::run::Run;
+use super::run::{Run, scratch_bytes};
 use super::scratch::Pool;
 use super::{EngineOptions, EngineParts};
 use crate::schedule::{Finish, StepKind};
@@ -164,7 +164,7 @@ impl State {
         let serial = self.next_serial;
         self.next_serial = self.next_serial.wrapping_add(1);
         let steps = schedule.steps.len();
-        let scratch = self.pool.take(schedule.scratch_bytes)?;
+        let scratch = self.pool.take(scratch_bytes(schedule))?;
         self.runs.push(Run {
             serial,
             scratch,
@@ -224,9 +224,10 @@ impl State {
                 }
                 StepKind::GateSend { peer, round } => (peer, None, Kind::Gate, round, 0, true),
                 StepKind::GateRecv { peer, round } => (peer, None, Kind::Gate, round, 0, false),
-                StepKind::Copy { .. } | StepKind::Reduce { .. } | StepKind::Scale { .. } => {
-                    unreachable!("local work is in no queue")
-                }
+                StepKind::Copy { .. }
+                | StepKind::Reduce { .. }
+                | StepKind::Scale { .. }
+                | StepKind::Native { .. } => unreachable!("local work is in no queue"),
             };
         run.in_flight[queue as usize] += 1;
         let envelope = Envelope {
@@ -529,6 +530,10 @@ impl State {
                         .with_source(unsupported)
                 })
             }
+            StepKind::Native { call, .. } => Err(Error::new(
+                ErrorKind::Internal,
+                format!("{}: no native library for {call:?}", run.operation),
+            )),
             StepKind::Send { .. }
             | StepKind::Recv { .. }
             | StepKind::GateSend { .. }

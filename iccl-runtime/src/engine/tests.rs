@@ -291,6 +291,7 @@ fn submit_keeping(
         algorithm: call.algorithm,
         chunk_bytes: 256,
         counts: None,
+        islands: None,
     };
     let schedule = compile(&request).expect("a schedule");
     assert!(schedule.send_bytes <= size_of_val(send) as u64);

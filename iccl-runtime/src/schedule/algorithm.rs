@@ -4,7 +4,7 @@ use std::fmt;
 
 use iccl_plugin_api::types::{Collective, RedOp};
 
-use super::Request;
+use super::{Request, native};
 
 /// A way to carry out a collective. What each one does is told in its own file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -33,6 +33,8 @@ pub enum Algorithm {
     PointToPoint,
     /// All-gather in ⌈log₂ n⌉ rounds: what a rank has doubles in each.
     Bruck,
+    /// One call of the native library that serves all ranks.
+    Native,
 }
 
 /// What an algorithm can carry, and what it promises.
@@ -89,6 +91,7 @@ impl Algorithm {
         Self::Dissemination,
         Self::PointToPoint,
         Self::Bruck,
+        Self::Native,
     ];
 
     /// What this algorithm can carry. The one place where that is written.
@@ -166,6 +169,24 @@ impl Algorithm {
                 Facts { min_ranks: 1, ..Facts::moves("point_to_point", &[Send, Recv]) }
             }
             Self::Bruck => Facts::moves("bruck", &[AllGather]),
+            // What it can reduce, how it rounds and in which order is for the library to declare.
+            Self::Native => Facts {
+                carries_avg: true,
+                rank_order: false,
+                ..Facts::moves(
+                    "native",
+                    &[
+                        AllReduce,
+                        Reduce,
+                        Broadcast,
+                        AllGather,
+                        ReduceScatter,
+                        Gather,
+                        Scatter,
+                        AllToAll,
+                    ],
+                )
+            },
         }
     }
 
@@ -216,6 +237,9 @@ impl Algorithm {
         }
         if request.ranks > facts.max_ranks {
             return Some(format!("it is for at most {} rank", facts.max_ranks));
+        }
+        if self == Self::Native {
+            return native::refusal(request);
         }
         if !request.collective.reduces() {
             return None;

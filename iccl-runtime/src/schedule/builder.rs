@@ -1,11 +1,12 @@
 //! Puts steps in a row and derives their dependencies from the bytes that they touch.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use iccl_plugin_api::types::RedOp;
 
 use super::cuts::Cut;
-use super::types::{Buffer, Finish, Origins, Request, Schedule, Slice, Step, StepKind};
+use super::types::{Buffer, Finish, IslandCall, Origins, Request, Schedule, Slice, Step, StepKind};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Collects the steps of one rank, in the order of the algorithm's sequence.
@@ -16,10 +17,13 @@ pub(super) struct Builder<'a> {
     slices: Vec<Slice>,
     dependency_list: Vec<u32>,
     scratch_bytes: u64,
+    device_scratch_bytes: u64,
+    island: Option<Arc<[u32]>>,
     /// Who touched which bytes of the receive buffer (in place: of the one buffer there is). The
     /// send buffer needs no such record: out of place it is never written.
     recv_touched: Touched,
     scratch_touched: Touched,
+    device_scratch_touched: Touched,
     sent: HashMap<u32, u32>,
     received: HashMap<u32, u32>,
     /// Whether the user's two buffers are one memory, and where they start in it.
@@ -44,8 +48,11 @@ impl<'a> Builder<'a> {
             slices: Vec::new(),
             dependency_list: Vec::new(),
             scratch_bytes: 0,
+            device_scratch_bytes: 0,
+            island: None,
             recv_touched: Touched::default(),
             scratch_touched: Touched::default(),
+            device_scratch_touched: Touched::default(),
             sent: HashMap::new(),
             received: HashMap::new(),
             in_place,
@@ -64,6 +71,16 @@ impl<'a> Builder<'a> {
     /// Asks for `bytes` of scratch in all.
     pub(super) fn reserve_scratch(&mut self, bytes: u64) {
         self.scratch_bytes = self.scratch_bytes.max(bytes);
+    }
+
+    /// Asks for `bytes` of the device's memory in all.
+    pub(super) fn reserve_device_scratch(&mut self, bytes: u64) {
+        self.device_scratch_bytes = self.device_scratch_bytes.max(bytes);
+    }
+
+    /// Makes native calls those of `ranks`, this one among them.
+    pub(super) fn on_island(&mut self, ranks: &Arc<[u32]>) {
+        self.island = Some(Arc::clone(ranks));
     }
 
     /// Whether the user's two buffers are one memory.
@@ -100,6 +117,15 @@ impl<'a> Builder<'a> {
         self.read(source);
         self.write(destination);
         self.push(StepKind::Copy { source, destination });
+    }
+
+    /// Calls the native library, once all ranks are known to agree: who is inside it cannot be told of
+    /// anything.
+    pub(super) fn native(&mut self, call: IslandCall, source: Slice, destination: Slice) {
+        self.read(source);
+        self.write(destination);
+        self.pending.extend(&self.agreement);
+        self.push(StepKind::Native { call, source, destination });
     }
 
     /// Reduces `sources` in their order. `all` says that these are the contributions of all ranks,
@@ -182,6 +208,8 @@ impl<'a> Builder<'a> {
             send_bytes: send * self.element_bytes,
             recv_bytes: recv * self.element_bytes,
             scratch_bytes: self.scratch_bytes,
+            device_scratch_bytes: self.device_scratch_bytes,
+            island: self.island,
             gated: self.gated,
             algorithm: request.algorithm,
             collective: request.collective,
@@ -210,6 +238,7 @@ impl<'a> Builder<'a> {
                 Some(&mut self.recv_touched)
             }
             Buffer::Scratch => Some(&mut self.scratch_touched),
+            Buffer::DeviceScratch => Some(&mut self.device_scratch_touched),
         }
     }
 

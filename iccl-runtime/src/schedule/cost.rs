@@ -7,7 +7,7 @@ use iccl_plugin_api::types::Collective;
 
 use super::{
     Algorithm, Request, all_gather, all_reduce, blocks, broadcast, exchange, gather_scatter,
-    point_to_point, reduce, reduce_scatter,
+    native, point_to_point, reduce, reduce_scatter,
 };
 
 /// The load of the busiest rank in an operation.
@@ -29,6 +29,10 @@ pub struct Cost {
     pub fill_bytes: u64,
     /// Bytes that its reductions read.
     pub reduced_bytes: u64,
+    /// Calls of the native library.
+    pub native_calls: u64,
+    /// Bytes of the longer buffer of each native call.
+    pub native_bytes: u64,
 }
 
 impl Cost {
@@ -50,7 +54,9 @@ impl Cost {
             + u128::from(further) * u128::from(model.message_ns)
             + at_rate(self.bytes, model.bytes_per_us)
             + at_rate(self.fill_bytes, model.bytes_per_us)
-            + at_rate(self.reduced_bytes, model.reduce_bytes_per_us);
+            + at_rate(self.reduced_bytes, model.reduce_bytes_per_us)
+            + u128::from(self.native_calls) * u128::from(model.native_alpha_ns)
+            + at_rate(self.native_bytes, model.native_bytes_per_us);
         u64::try_from(time).unwrap_or(u64::MAX)
     }
 }
@@ -68,12 +74,23 @@ pub struct CostModel {
     pub bytes_per_us: u64,
     /// How many bytes of operands a rank's reductions read in a microsecond.
     pub reduce_bytes_per_us: u64,
+    /// What one call of a native library takes, in nanoseconds, however little it does.
+    pub native_alpha_ns: u64,
+    /// How many bytes of its longer buffer a native call does in a microsecond.
+    pub native_bytes_per_us: u64,
 }
 
 impl Default for CostModel {
-    /// Shared memory on one host.
+    /// Shared memory on one host; native libraries over links between cards.
     fn default() -> Self {
-        Self { alpha_ns: 2_000, message_ns: 500, bytes_per_us: 5_000, reduce_bytes_per_us: 10_000 }
+        Self {
+            alpha_ns: 2_000,
+            message_ns: 500,
+            bytes_per_us: 5_000,
+            reduce_bytes_per_us: 10_000,
+            native_alpha_ns: 20_000,
+            native_bytes_per_us: 100_000,
+        }
     }
 }
 
@@ -117,6 +134,7 @@ pub fn cost(algorithm: Algorithm, request: &Request) -> Cost {
         (Algorithm::Binomial, _) => broadcast::binomial::cost(request),
         (Algorithm::ScatterAllGather, _) => broadcast::scatter_all_gather::cost(request),
         (Algorithm::Bruck, _) => all_gather::bruck::cost(request),
+        (Algorithm::Native, _) => native::cost(request),
     };
     let gate_rounds = if gated { u64::from(log2_ceil(request.ranks)) } else { 0 };
     Cost { gate_rounds, ..data }

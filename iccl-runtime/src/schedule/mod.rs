@@ -13,11 +13,15 @@
 //!   `offset` and the length must agree on both sides.
 //! * A receive may write its destination at any moment from its start to its completion, a send may
 //!   read its source likewise, and a send may complete only after the peer has posted the receive.
+//! * Native calls of one rank are issued in the order of the steps. The k-th call of every rank of an
+//!   island is one collective among them: each must ask for the same. It may read its source and
+//!   write its destination at any moment from its start to its completion, and may complete only after
+//!   all have issued it.
 //! * In place, `Buffer::Send` and `Buffer::Recv` lie in one memory, at [`Schedule::origins`].
 //!
 //! # Why schedules are right by construction
 //!
-//! Every algorithm is written as **one sequence** of transfers, copies and reductions over all
+//! Every algorithm is written as **one sequence** of transfers, native calls, copies and reductions over all
 //! ranks, and a rank's schedule is what concerns that rank, in that order. The builder derives the
 //! dependencies from the bytes that steps touch (read after write, write after read, write after
 //! write), so a schedule means what its sequence means, whatever runs at once; and the earliest
@@ -36,6 +40,8 @@ mod cuts;
 mod exchange;
 mod gather_scatter;
 pub mod interpret;
+mod islands;
+mod native;
 mod point_to_point;
 mod premultiply;
 mod reduce;
@@ -46,8 +52,9 @@ mod types;
 pub use algorithm::{Algorithm, Facts};
 pub use cost::{Cost, CostModel, cost};
 pub use counts::{Block, Counts};
+pub use islands::{Island, Islands, NativeRules};
 pub use select::{Choice, Verdict, candidates, select};
-pub use types::{Buffer, Finish, Origins, Request, Schedule, Slice, Step, StepKind};
+pub use types::{Buffer, Finish, IslandCall, Origins, Request, Schedule, Slice, Step, StepKind};
 
 use builder::Builder;
 use iccl_plugin_api::types::{Collective, RedOp};
@@ -100,6 +107,7 @@ pub fn compile(request: &Request) -> Result<Schedule> {
         (Algorithm::Bruck, _) => all_gather::bruck::compile(&mut builder),
         (Algorithm::Dissemination, _) => builder.gate(),
         (Algorithm::PointToPoint, _) => point_to_point::compile(&mut builder),
+        (Algorithm::Native, _) => native::compile(&mut builder),
     }
     builder.finish()
 }

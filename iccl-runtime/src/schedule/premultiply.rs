@@ -1,8 +1,8 @@
 //! A pre-multiplied sum: each rank multiplies its contribution by a scalar of its own, and the products
 //! are summed.
 //!
-//! The products go to scratch, and there the steps of the sum read what they would have read in the
-//! send buffer. So every algorithm carries it as it carries a sum, each element is multiplied once,
+//! The products go to scratch (the device's, where a native library reads them), and there the steps
+//! of the sum read what they would have read in the send buffer. So every algorithm carries it as it carries a sum, each element is multiplied once,
 //! and the send buffer stays as it is.
 
 use std::ops::Range;
@@ -28,7 +28,9 @@ pub(super) fn compile(request: &Request) -> Result<Schedule> {
 
 struct Premultiplied {
     schedule: Schedule,
-    /// Where the products start in scratch; each is as far from there as its factor is from the start
+    /// In which scratch the products lie.
+    products: Buffer,
+    /// Where they start in it; each is as far from there as its factor is from the start
     /// of the send buffer.
     products_at: u64,
     /// Runs of the send buffer, in their order; step i multiplies run i.
@@ -38,18 +40,20 @@ struct Premultiplied {
 impl Premultiplied {
     fn new(mut schedule: Schedule, request: &Request) -> Self {
         let pieces = pieces(&schedule);
-        let products_at = schedule.scratch_bytes.next_multiple_of(ALIGNMENT);
+        let products =
+            if schedule.island.is_some() { Buffer::DeviceScratch } else { Buffer::Scratch };
+        let products_at = scratch_bytes(&mut schedule, products).next_multiple_of(ALIGNMENT);
         schedule.op = request.op;
         schedule.in_place = request.in_place && schedule.send_bytes > 0 && schedule.recv_bytes > 0;
         if schedule.in_place {
             schedule.origins = request.in_place_origins();
         }
-        Self { schedule, products_at, pieces }
+        Self { schedule, products, products_at, pieces }
     }
 
     fn rewrite(mut self) -> Schedule {
         let Some(last) = self.pieces.last() else { return self.schedule };
-        self.schedule.scratch_bytes = self.products_at + last.end;
+        *scratch_bytes(&mut self.schedule, self.products) = self.products_at + last.end;
         let first_steps = self.pieces.len() as u32;
         let mut steps: Vec<Step> = self.pieces.iter().map(|piece| self.multiply(piece)).collect();
         let mut dependency_list = Vec::new();
@@ -76,15 +80,18 @@ impl Premultiplied {
     fn product(&self, slice: Slice) -> Slice {
         match slice.buffer {
             Buffer::Send => {
-                Slice { buffer: Buffer::Scratch, offset: self.products_at + slice.offset, ..slice }
+                Slice { buffer: self.products, offset: self.products_at + slice.offset, ..slice }
             }
-            Buffer::Recv | Buffer::Scratch => slice,
+            Buffer::Recv | Buffer::Scratch | Buffer::DeviceScratch => slice,
         }
     }
 
     fn on_products(&self, kind: &StepKind) -> StepKind {
         let mut kind = kind.clone();
-        if let StepKind::Send { source, .. } | StepKind::Copy { source, .. } = &mut kind {
+        if let StepKind::Send { source, .. }
+        | StepKind::Copy { source, .. }
+        | StepKind::Native { source, .. } = &mut kind
+        {
             *source = self.product(*source);
         }
         kind
@@ -113,6 +120,14 @@ impl Premultiplied {
         let first = self.pieces.partition_point(|piece| piece.end <= start);
         let after = self.pieces.partition_point(|piece| piece.start < end);
         first as u32..(after.max(first)) as u32
+    }
+}
+
+/// How much there is of a scratch.
+fn scratch_bytes(schedule: &mut Schedule, scratch: Buffer) -> &mut u64 {
+    match scratch {
+        Buffer::DeviceScratch => &mut schedule.device_scratch_bytes,
+        _ => &mut schedule.scratch_bytes,
     }
 }
 

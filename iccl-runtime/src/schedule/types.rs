@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use iccl_plugin_api::types::{Collective, DataType, RedOp};
 
-use super::{Algorithm, Counts, blocks};
+use super::{Algorithm, Counts, Islands, blocks};
 
 /// One rank's call, with the algorithm that carries it. All ranks of an operation compile equal
 /// requests but for `rank` and `in_place` (and, for send and recv, the collective and the peer; for
@@ -41,6 +41,8 @@ pub struct Request {
     pub chunk_bytes: u64,
     /// The blocks of a vector form; nothing for all others.
     pub counts: Option<Arc<Counts>>,
+    /// Where native libraries serve ranks together; nothing if nowhere. The same on all ranks.
+    pub islands: Option<Arc<Islands>>,
 }
 
 impl Request {
@@ -88,8 +90,11 @@ pub enum Buffer {
     Send,
     /// The user's receive buffer.
     Recv,
-    /// Memory that the engine owns, of [`Schedule::scratch_bytes`], with any content at the start.
+    /// Host memory that the engine owns, of [`Schedule::scratch_bytes`], with any content at the start.
     Scratch,
+    /// Memory of the rank's device that the engine owns, of [`Schedule::device_scratch_bytes`], with
+    /// any content at the start: what a native library reads and writes besides the user's buffers.
+    DeviceScratch,
 }
 
 /// Where the two buffers of an operation in place start in the one memory, in bytes from its start. One
@@ -127,6 +132,22 @@ pub enum Finish {
     None,
     /// The sum, still in its wider form, is divided by this number of ranks (AVG).
     DivideByRanks(u32),
+}
+
+/// One call of the native library that serves the rank's island. All ranks of the island issue the
+/// same calls, in the same order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct IslandCall {
+    /// What is asked for, among the ranks of the island.
+    pub collective: Collective,
+    /// The type of the elements: the operation's, or `u8` where a library that lacks it moves bytes.
+    pub dtype: DataType,
+    /// How contributions are combined, if they are.
+    pub op: Option<RedOp>,
+    /// Number of elements, by NCCL's meaning for the collective.
+    pub count: u64,
+    /// The root, as a place in [`Schedule::island`]; 0 where there is none.
+    pub root: u32,
 }
 
 /// What a step does.
@@ -182,6 +203,18 @@ pub enum StepKind {
         /// To where.
         destination: Slice,
     },
+    /// A call of the native library. Like messages to one peer, native calls are issued in the order
+    /// of their steps; one that is issued may wait for the island's other ranks to issue theirs.
+    /// The slices are what the call reads and writes on this rank, empty where it does not. They are
+    /// memory of the device, and lie apart or in place by NCCL's rules.
+    Native {
+        /// What is asked for.
+        call: IslandCall,
+        /// What is read.
+        source: Slice,
+        /// What is written.
+        destination: Slice,
+    },
     /// Sends the fingerprints that this rank knows so far. Shares the peer's queue with data
     /// messages but is not counted in their `index`; at most one per peer.
     GateSend {
@@ -207,7 +240,9 @@ impl StepKind {
             | Self::Recv { peer, .. }
             | Self::GateSend { peer, .. }
             | Self::GateRecv { peer, .. } => Some(*peer),
-            Self::Copy { .. } | Self::Reduce { .. } | Self::Scale { .. } => None,
+            Self::Copy { .. } | Self::Reduce { .. } | Self::Scale { .. } | Self::Native { .. } => {
+                None
+            }
         }
     }
 
@@ -217,6 +252,7 @@ impl StepKind {
             Self::Recv { destination, .. }
             | Self::Copy { destination, .. }
             | Self::Scale { destination, .. }
+            | Self::Native { destination, .. }
             | Self::Reduce { destination, .. } => Some(*destination),
             Self::Send { .. } | Self::GateSend { .. } | Self::GateRecv { .. } => None,
         }
@@ -250,6 +286,12 @@ pub struct Schedule {
     /// How much scratch memory the engine must provide, in bytes. Where it matters to kernels,
     /// slices of it start at multiples of 64 bytes.
     pub scratch_bytes: u64,
+    /// How much memory of the device the engine must provide, in bytes; slices of it that native
+    /// calls use start at multiples of 64 bytes.
+    pub device_scratch_bytes: u64,
+    /// The ranks that native calls are made together with, ascending, this one among them; none if
+    /// there are no native calls.
+    pub island: Option<Arc<[u32]>>,
     /// Whether fingerprints are exchanged by gate steps, so that no byte of the receive buffer is
     /// written before all ranks are known to agree. Otherwise every message carries the
     /// fingerprint.
@@ -295,6 +337,7 @@ impl Schedule {
         match kind {
             StepKind::Send { source, .. }
             | StepKind::Copy { source, .. }
+            | StepKind::Native { source, .. }
             | StepKind::Scale { source, .. } => std::slice::from_ref(source),
             StepKind::Reduce { sources, .. } => self.sources(sources),
             StepKind::Recv { .. } | StepKind::GateSend { .. } | StepKind::GateRecv { .. } => &[],

@@ -10,6 +10,7 @@ use iccl_plugin_api::MemoryKind;
 use iccl_wire::{Reader, Writer};
 use semver::Version;
 
+use super::abilities::NativeAbilities;
 use super::codec::{
     DecodeError, check_limit, read_number, read_rest, read_section, read_text, unknown,
     write_number, write_section, write_text,
@@ -100,6 +101,8 @@ pub struct NativeLibrary {
     pub id: String,
     /// How far one group of the library reaches: a mask of [`reach`].
     pub reach: u32,
+    /// What it can do.
+    pub abilities: NativeAbilities,
     /// Fields of a later version.
     pub later_fields: Vec<u8>,
 }
@@ -310,6 +313,7 @@ impl NativeLibrary {
         let mut out = Writer::new();
         write_text(&mut out, "native library id", MAX_NAME_BYTES, &self.id)?;
         write_number(&mut out, self.reach);
+        self.abilities.encode(&mut out)?;
         out.raw(&self.later_fields);
         Ok(out)
     }
@@ -318,6 +322,7 @@ impl NativeLibrary {
         Ok(Self {
             id: read_text(&mut input, "native library id", MAX_NAME_BYTES)?,
             reach: read_number(&mut input, "native library reach")?,
+            abilities: NativeAbilities::decode(&mut input)?,
             later_fields: read_rest(input)?,
         })
     }
@@ -400,6 +405,26 @@ mod tests {
 
     use super::*;
 
+    /// A library that moves everything, and reduces floats and integers differently.
+    fn abilities() -> NativeAbilities {
+        use iccl_plugin_api::tables::CollectiveSupport;
+        use iccl_plugin_api::{Collective, DataType, RedOp};
+        let floats = [DataType::F16, DataType::Bf16, DataType::F32, DataType::F64];
+        let integers = [DataType::I8, DataType::U8, DataType::I32, DataType::U64];
+        let mut support = Vec::new();
+        for collective in Collective::ALL {
+            if collective.reduces() {
+                let ops = [RedOp::Sum, RedOp::Prod, RedOp::Avg];
+                support.push(CollectiveSupport::new(*collective, &floats, &ops));
+                let ops = [RedOp::Sum, RedOp::Prod, RedOp::Min, RedOp::Max];
+                support.push(CollectiveSupport::new(*collective, &integers, &ops));
+            } else {
+                support.push(CollectiveSupport::new(*collective, DataType::ALL, &[]));
+            }
+        }
+        NativeAbilities::new(20, &support)
+    }
+
     /// What a rank on a host with the two transports of the first release publishes.
     fn usual() -> RankDescriptor {
         let transport = |name: &str, reach, address: &[u8]| TransportFacts {
@@ -436,8 +461,9 @@ mod tests {
                 later_fields: Vec::new(),
             },
             native_library: Some(NativeLibrary {
-                id: "host-collectives 0.1.0".to_owned(),
+                id: "host 0.1.0".to_owned(),
                 reach: reach::SAME_HOST,
+                abilities: abilities(),
                 later_fields: Vec::new(),
             }),
             transports: vec![

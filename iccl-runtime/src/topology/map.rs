@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 
+use super::abilities::NativeAbilities;
 use super::descriptor::{RankDescriptor, reach};
 use super::host::HostKey;
 use super::ranks::RankSet;
@@ -29,13 +30,16 @@ pub struct Host {
     pub numa_nodes: Vec<u16>,
 }
 
-/// The largest set of ranks that one native collective library can serve.
+/// The largest set of ranks that one native collective library can serve: same vendor, same library
+/// and version, with the same abilities, in each other's reach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Island {
     /// The vendor of the devices.
     pub vendor: String,
     /// Name and version of the library.
     pub library: String,
+    /// What the library can do.
+    pub abilities: NativeAbilities,
     /// Its ranks, ascending.
     pub ranks: Vec<u32>,
 }
@@ -94,11 +98,13 @@ impl Topology {
             let island = descriptor.native_library.as_ref().map(|library| {
                 let vendor = descriptor.device.vendor.as_str();
                 let within = (library.reach & reach::OTHER_HOSTS == 0).then_some(host);
-                let key = (vendor, library.id.as_str(), library.reach, within);
+                let abilities = &library.abilities;
+                let key = (vendor, library.id.as_str(), library.reach, abilities, within);
                 let index = *island_index.entry(key).or_insert_with(|| {
                     islands.push(Island {
                         vendor: vendor.to_owned(),
                         library: library.id.clone(),
+                        abilities: abilities.clone(),
                         ranks: Vec::new(),
                     });
                     islands.len() - 1

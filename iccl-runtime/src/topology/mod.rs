@@ -6,6 +6,7 @@
 //!
 //! What may not: a decision. Which way a link takes is for `plan`.
 
+mod abilities;
 pub(crate) mod codec;
 mod descriptor;
 mod host;
@@ -13,6 +14,7 @@ mod map;
 mod pci;
 mod ranks;
 
+pub use abilities::{MAX_ABILITIES, NativeAbilities};
 pub use codec::DecodeError;
 pub use descriptor::{
     DeviceFacts, HostFacts, MAX_ADDRESS_BYTES, MAX_DESCRIPTOR_BYTES, MAX_FABRICS, MAX_NAME_BYTES,

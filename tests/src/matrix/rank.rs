@@ -409,6 +409,7 @@ impl Column<'_> {
             algorithm,
             chunk_bytes: CHUNK_BYTES,
             counts: counts.map(std::sync::Arc::new),
+            islands: None,
         };
         let schedule = compile(&request).expect("it ran");
         for step in &schedule.steps {

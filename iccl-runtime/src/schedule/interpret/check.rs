@@ -6,6 +6,7 @@ use iccl_plugin_api::types::Collective;
 
 use super::super::types::{Buffer, Schedule, Slice, Step, StepKind};
 use super::fault::Fault;
+use super::native;
 use super::promise::place;
 use super::ranges::Ranges;
 
@@ -68,6 +69,7 @@ fn check_slices(schedule: &Schedule, step: u32, kind: &StepKind) -> Result<(), F
             Buffer::Send => schedule.send_bytes,
             Buffer::Recv => schedule.recv_bytes,
             Buffer::Scratch => schedule.scratch_bytes,
+            Buffer::DeviceScratch => schedule.device_scratch_bytes,
         };
         if slice.offset.checked_add(slice.bytes).is_none_or(|end| end > length) {
             return Err(Fault::OutOfBounds { rank, step, slice, length });
@@ -82,6 +84,9 @@ fn check_slices(schedule: &Schedule, step: u32, kind: &StepKind) -> Result<(), F
     }
     if matches!(kind, StepKind::Recv { .. }) {
         return Ok(());
+    }
+    if let StepKind::Native { call, source, destination } = kind {
+        return native::check(schedule, step, call, *source, *destination);
     }
     let (memory, start) = place(schedule, written.buffer);
     let start = start + written.offset;
@@ -143,6 +148,7 @@ struct Races<'a> {
     schedule: &'a Schedule,
     recv: Ranges<Accesses>,
     scratch: Ranges<Accesses>,
+    device_scratch: Ranges<Accesses>,
     /// For the search below: in which search each step was last seen.
     seen: Vec<u32>,
     searches: u32,
@@ -160,6 +166,7 @@ impl<'a> Races<'a> {
             schedule,
             recv: Ranges::default(),
             scratch: Ranges::default(),
+            device_scratch: Ranges::default(),
             seen: vec![0; schedule.steps.len()],
             searches: 0,
         }
@@ -208,6 +215,7 @@ impl<'a> Races<'a> {
         match memory {
             Buffer::Send | Buffer::Recv => &mut self.recv,
             Buffer::Scratch => &mut self.scratch,
+            Buffer::DeviceScratch => &mut self.device_scratch,
         }
     }
 
@@ -223,7 +231,7 @@ impl<'a> Races<'a> {
             return Ok(());
         }
         let buffer = match slice.buffer {
-            Buffer::Scratch => Buffer::Scratch,
+            scratch @ (Buffer::Scratch | Buffer::DeviceScratch) => scratch,
             Buffer::Send | Buffer::Recv => Buffer::Recv,
         };
         Err(Fault::Race { rank: self.schedule.rank, first, second, buffer, at })
@@ -285,10 +293,12 @@ impl<'a> Agreement<'a> {
             return Err(malformed(self.schedule, index, what));
         }
         let writes_recv = kind.writes().is_some_and(|slice| slice.buffer == Buffer::Recv);
-        if !writes_recv || collective == Collective::Recv || after_gate {
+        // Who is inside a native library hears of nothing, so only a gate will do.
+        let is_native = matches!(kind, StepKind::Native { .. });
+        if (!writes_recv && !is_native) || collective == Collective::Recv || after_gate {
             return Ok(());
         }
-        if gated {
+        if gated || is_native {
             let unheard = u32::from(rank == 0);
             return Err(Fault::BeforeAgreement { rank, step: index, unheard });
         }

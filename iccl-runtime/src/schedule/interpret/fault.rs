@@ -92,6 +92,32 @@ pub enum Fault {
         /// Messages received.
         receives: u64,
     },
+    /// Two ranks of an island make different native calls in the same place.
+    #[error("native call {ordinal}: rank {first} asks for {asked}, rank {second} for {other}")]
+    NativeDisagreement {
+        /// One rank.
+        first: u32,
+        /// The other.
+        second: u32,
+        /// The how many-th native call of each, from 0.
+        ordinal: u64,
+        /// What the one asks for.
+        asked: String,
+        /// What the other asks for.
+        other: String,
+    },
+    /// Two ranks of an island make different numbers of native calls, or do not agree on who is on it.
+    #[error("rank {first} makes {calls} native calls on its island, rank {second} {others}")]
+    NativeUnmatched {
+        /// One rank.
+        first: u32,
+        /// Its calls.
+        calls: u64,
+        /// The other.
+        second: u32,
+        /// The other's calls on that island.
+        others: u64,
+    },
     /// Nothing can go on, and not all is done.
     #[error("deadlock: rank {rank} step {step} can never complete: {why}")]
     Deadlock {

@@ -29,6 +29,7 @@ pub(super) struct Memory {
     send: Ranges<Content>,
     recv: Ranges<Content>,
     scratch: Ranges<Content>,
+    device_scratch: Ranges<Content>,
     /// In which memory the send buffer lies, and where; then the same of the receive buffer.
     places: [(Buffer, u64); 2],
 }
@@ -41,6 +42,7 @@ impl Memory {
             send: Ranges::default(),
             recv: Ranges::default(),
             scratch: Ranges::default(),
+            device_scratch: Ranges::default(),
             places,
         };
         for Held { bytes, origin } in held(schedule) {
@@ -56,12 +58,13 @@ impl Memory {
         let (memory, start) = match slice.buffer {
             Buffer::Send => self.places[0],
             Buffer::Recv => self.places[1],
-            Buffer::Scratch => (Buffer::Scratch, 0),
+            scratch @ (Buffer::Scratch | Buffer::DeviceScratch) => (scratch, 0),
         };
         let ranges = match memory {
             Buffer::Send => &mut self.send,
             Buffer::Recv => &mut self.recv,
             Buffer::Scratch => &mut self.scratch,
+            Buffer::DeviceScratch => &mut self.device_scratch,
         };
         (ranges, start + slice.offset)
     }

@@ -17,6 +17,7 @@
 mod check;
 mod fault;
 mod memory;
+mod native;
 mod promise;
 mod ranges;
 mod run;

@@ -4,11 +4,13 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use iccl_plugin_api::tables::{CollectiveSupport, collectives_flag};
 use iccl_plugin_api::types::{Collective, DataType, RedOp};
 
-use super::super::types::{Buffer, Finish, Schedule, Slice, Step, StepKind};
-use super::super::{Algorithm, Block, Counts, Request, compile};
+use super::super::types::{Buffer, Finish, IslandCall, Schedule, Slice, Step, StepKind};
+use super::super::{Algorithm, Block, Counts, Island, Islands, NativeRules, Request, compile};
 use super::{Buffering, Fault, Options, interpret};
+use crate::topology::NativeAbilities;
 
 /// Small operations that use every algorithm, with several chunks, in and out of place. The number of
 /// ranks is a power of two where the gate has no message to spare.
@@ -40,6 +42,7 @@ fn operations() -> Vec<Vec<Schedule>> {
                         algorithm: *algorithm,
                         chunk_bytes: 4,
                         counts: None,
+                        islands: (*algorithm == Algorithm::Native).then(|| one_island(ranks)),
                     };
                     if algorithm.refusal(&request).is_some() {
                         continue;
@@ -53,8 +56,19 @@ fn operations() -> Vec<Vec<Schedule>> {
             }
         }
     }
-    assert_eq!(operations.len(), 9 * 3 * 2 + 15 * 2 + 10 * 2);
+    assert_eq!(operations.len(), 10 * 3 * 2 + 22 * 2 + 13 * 2);
     operations
+}
+
+/// All ranks on the island of a library that can do everything.
+fn one_island(ranks: u32) -> Arc<Islands> {
+    let support: Vec<CollectiveSupport> = Collective::ALL
+        .iter()
+        .map(|one| CollectiveSupport::new(*one, DataType::ALL, RedOp::ALL))
+        .collect();
+    let abilities = NativeAbilities::new(collectives_flag::IN_PLACE, &support);
+    let island = Island { library: "every 1.0".into(), ranks: (0..ranks).collect(), abilities };
+    Arc::new(Islands::new(ranks, [island], NativeRules::default()))
 }
 
 /// The counts of a vector form, as `rank` knows them: blocks of different lengths, one of them empty,
@@ -271,7 +285,9 @@ fn slices(schedule: &mut Schedule) -> Vec<&mut Slice> {
             StepKind::Recv { destination, .. } | StepKind::Reduce { destination, .. } => {
                 slices.push(destination);
             }
-            StepKind::Copy { source, destination } | StepKind::Scale { source, destination } => {
+            StepKind::Copy { source, destination }
+            | StepKind::Scale { source, destination }
+            | StepKind::Native { source, destination, .. } => {
                 slices.extend([source, destination]);
             }
             StepKind::GateSend { .. } | StepKind::GateRecv { .. } => {}
@@ -313,6 +329,9 @@ fn every_swap_of_neighbouring_slices_is_noticed() {
         }
     }
 }
+
+/// What is done to a native call.
+type ChangeOfCall = fn(&mut IslandCall);
 
 /// What is done to a slice.
 type Change = fn(&mut Slice);
@@ -361,6 +380,7 @@ fn b001_avg_that_is_no_avg_is_noticed() {
             algorithm,
             chunk_bytes: 8,
             counts: None,
+            islands: None,
         });
         assert_eq!(fault(&schedules, Buffering::Rendezvous), None);
         for wrong in [Finish::None, Finish::DivideByRanks(2)] {
@@ -399,6 +419,7 @@ fn b034_products_that_are_none_are_noticed() {
             algorithm,
             chunk_bytes: 8,
             counts: None,
+            islands: None,
         });
         assert_eq!(fault(&schedules, Buffering::Rendezvous), None);
         let mut plain = schedules.clone();
@@ -426,6 +447,65 @@ fn b034_products_that_are_none_are_noticed() {
     }
 }
 
+/// Ranks of an island that do not make the same native calls, or make them before all are known to agree.
+#[test]
+fn native_calls_that_differ_within_an_island_are_noticed() {
+    let schedules = compile_all(&Request {
+        collective: Collective::AllReduce,
+        dtype: DataType::F32,
+        op: RedOp::Sum,
+        count: 7,
+        root: 0,
+        rank: 0,
+        ranks: 4,
+        in_place: false,
+        algorithm: Algorithm::Native,
+        chunk_bytes: 8,
+        counts: None,
+        islands: Some(one_island(4)),
+    });
+    assert_eq!(fault(&schedules, Buffering::Rendezvous), None);
+    let changes: [(&str, ChangeOfCall); 3] = [
+        ("another operation", |call| call.op = Some(RedOp::Max)),
+        ("another type of the same length", |call| call.dtype = DataType::I32),
+        ("another root", |call| call.root = 1),
+    ];
+    for (what, change) in changes {
+        let mut changed = schedules.clone();
+        for step in &mut changed[2].steps {
+            if let StepKind::Native { call, .. } = &mut step.kind {
+                change(call);
+            }
+        }
+        let fault = require_objection(&changed, what);
+        assert!(
+            matches!(fault, Fault::NativeDisagreement { first: 0, second: 2, .. }),
+            "{what}: {fault}"
+        );
+    }
+    let mut fewer = schedules.clone();
+    let last = fewer[1].steps.len() - 1;
+    fewer[1] = without_step(&fewer[1], last);
+    let fault = require_objection(&fewer, "a call that one rank does not make");
+    assert_eq!(fault.to_string(), "rank 0 makes 1 native calls on its island, rank 1 0");
+    // The library's mean is one over all ranks, or the caller asked for another.
+    let mut mean = schedules.clone();
+    for step in mean.iter_mut().flat_map(|schedule| &mut schedule.steps) {
+        if let StepKind::Native { call, .. } = &mut step.kind {
+            call.op = Some(RedOp::Avg);
+        }
+    }
+    require_objection(&mean, "a mean that nobody asked for");
+    let mut early = schedules;
+    for schedule in &mut early {
+        let mut lists = dependencies(schedule);
+        lists.last_mut().expect("a native call").clear();
+        *schedule = with_dependencies(schedule, &lists);
+    }
+    let fault = require_objection(&early, "a native call before the gate");
+    assert!(matches!(fault, Fault::BeforeAgreement { .. }), "{fault}");
+}
+
 /// Sends that wait for their receivers, each rank's receive behind its send.
 #[test]
 fn a_circle_of_rendezvous_is_a_deadlock_and_says_where() {
@@ -441,6 +521,7 @@ fn a_circle_of_rendezvous_is_a_deadlock_and_says_where() {
         algorithm: Algorithm::Direct,
         chunk_bytes: 64,
         counts: None,
+        islands: None,
     });
     for schedule in &mut schedules {
         schedule.steps.swap(0, 1);

@@ -11,7 +11,7 @@ use super::super::{Block, Counts};
 /// Where a rank's buffers lie in its memory: (which memory, offset of the buffer's start in it).
 /// In place the two share the memory of [`Buffer::Recv`].
 pub(super) fn place(schedule: &Schedule, buffer: Buffer) -> (Buffer, u64) {
-    if !schedule.in_place || buffer == Buffer::Scratch {
+    if !schedule.in_place || matches!(buffer, Buffer::Scratch | Buffer::DeviceScratch) {
         return (buffer, 0);
     }
     let own_block = match schedule.collective {

@@ -1,11 +1,13 @@
 //! Runs all ranks, in a random order, under the rules of the room's introduction.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::super::types::{Finish, Schedule, Slice, StepKind};
 use super::check::check;
 use super::fault::Fault;
 use super::memory::{Memory, Piece};
+use super::native;
 use super::shapes::{Shape, Shapes};
 
 /// How far a send can go without its receiver.
@@ -60,13 +62,15 @@ pub fn interpret(schedules: &[Schedule], options: Options) -> Result<Outcome<'_>
 /// Something that can happen next. Ranks are given as places in the list of schedules.
 #[derive(Clone, Copy, Debug)]
 enum Action {
-    /// A message step starts.
+    /// A message or a native call starts.
     Post { place: usize, step: u32 },
     /// A copy or a reduction happens.
     Local { place: usize, step: u32 },
+    /// A native call that the whole island has issued happens.
+    Native { island: usize, ordinal: usize },
     /// A message that both sides have posted is transferred.
     Transfer { channel: usize, ordinal: usize },
-    /// A message step ends.
+    /// A message or a native call ends.
     Complete { place: usize, step: u32 },
 }
 
@@ -80,6 +84,7 @@ enum Payload {
 struct Run<'a> {
     ranks: Vec<Rank<'a>>,
     channels: Vec<Channel>,
+    islands: Vec<Group>,
     shapes: Shapes,
     possible: Vec<Action>,
     buffering: Buffering,
@@ -93,9 +98,14 @@ struct Rank<'a> {
     blockers: Vec<u32>,
     dependents: Vec<Vec<u32>>,
     done: Vec<bool>,
-    /// The channel of each message step, and which message of it the step is.
+    /// The channel of each message step, and which message of it the step is; of each native call, the
+    /// place of the island, and which call it is.
     seat: Vec<(usize, usize)>,
-    /// What receives have got but not yet written.
+    native_calls: Vec<u32>,
+    issued: usize,
+    /// What native calls that are issued have read already.
+    given: HashMap<u32, Vec<Piece>>,
+    /// What receives and native calls have got but not yet written.
     arrived: HashMap<u32, Payload>,
     /// Whose fingerprints are known after each gate receive.
     known: HashMap<u32, Vec<u64>>,
@@ -115,16 +125,68 @@ struct Channel {
     payloads: HashMap<usize, Payload>,
 }
 
+/// The ranks of an island, as places in the list of schedules.
+struct Group {
+    ranks: Arc<[u32]>,
+    places: Vec<usize>,
+}
+
+impl Group {
+    fn of(ranks: &Arc<[u32]>, schedules: &[Schedule]) -> Self {
+        let is_member = |schedule: &Schedule| ranks.contains(&schedule.rank);
+        let mut places: Vec<usize> =
+            (0..schedules.len()).filter(|place| is_member(&schedules[*place])).collect();
+        places.sort_by_key(|place| schedules[*place].rank);
+        Self { ranks: Arc::clone(ranks), places }
+    }
+
+    /// Whether all its ranks make as many native calls, on this island.
+    fn require_equal(&self, ranks: &[Rank<'_>]) -> Result<(), Fault> {
+        let calls_of = |place: &usize| {
+            let rank = &ranks[*place];
+            let is_here = rank.schedule.island.as_ref() == Some(&self.ranks);
+            if is_here { rank.native_calls.len() as u64 } else { 0 }
+        };
+        let rank_of = |place: &usize| ranks[*place].schedule.rank;
+        let (Some(first), true) = (self.places.first(), self.places.len() == self.ranks.len())
+        else {
+            let (first, calls) = (self.ranks[0], 0);
+            return Err(Fault::NativeUnmatched { first, calls, second: first, others: 0 });
+        };
+        let calls = calls_of(first);
+        match self.places.iter().find(|place| calls_of(place) != calls) {
+            None => Ok(()),
+            Some(other) => Err(Fault::NativeUnmatched {
+                first: rank_of(first),
+                calls,
+                second: rank_of(other),
+                others: calls_of(other),
+            }),
+        }
+    }
+}
+
 impl<'a> Run<'a> {
     fn new(schedules: &'a [Schedule], options: Options) -> Self {
         let mut shapes = Shapes::default();
         let mut channels: Vec<Channel> = Vec::new();
+        let mut islands: Vec<Group> = Vec::new();
         let mut places = HashMap::new();
         let mut ranks = Vec::new();
         for (place, schedule) in schedules.iter().enumerate() {
             let own = shapes.number(Shape::Own(schedule.rank));
             let mut rank = Rank::new(schedule, Memory::new(schedule, own));
             for (index, step) in schedule.steps.iter().enumerate() {
+                if let (StepKind::Native { .. }, Some(on)) = (&step.kind, &schedule.island) {
+                    let known = islands.iter().position(|island| island.ranks == *on);
+                    let island = known.unwrap_or_else(|| {
+                        islands.push(Group::of(on, schedules));
+                        islands.len() - 1
+                    });
+                    rank.seat[index] = (island, rank.native_calls.len());
+                    rank.native_calls.push(index as u32);
+                    continue;
+                }
                 let Some(peer) = step.kind.peer() else { continue };
                 let sends = matches!(step.kind, StepKind::Send { .. } | StepKind::GateSend { .. });
                 let (from, to) = if sends { (schedule.rank, peer) } else { (peer, schedule.rank) };
@@ -146,7 +208,7 @@ impl<'a> Run<'a> {
         }
         let random = Random(options.seed);
         let buffering = options.buffering;
-        Self { ranks, channels, shapes, possible: Vec::new(), buffering, random }
+        Self { ranks, channels, islands, shapes, possible: Vec::new(), buffering, random }
     }
 
     fn start(&mut self) {
@@ -172,6 +234,7 @@ impl<'a> Run<'a> {
                 self.complete(place, step);
                 Ok(())
             }
+            Action::Native { island, ordinal } => self.perform(island, ordinal),
             Action::Transfer { channel, ordinal } => self.transfer(channel, ordinal),
             Action::Complete { place, step } => {
                 let rank = &mut self.ranks[place];
@@ -187,9 +250,15 @@ impl<'a> Run<'a> {
     }
 
     /// All dependencies of the step are complete. A message waits further until it is the next one
-    /// to be posted to its peer.
+    /// to be posted to its peer, a native call until it is the next one to be issued.
     fn on_ready(&mut self, place: usize, step: u32) {
         let rank = &self.ranks[place];
+        if rank.is_native(step) {
+            if rank.seat[step as usize].1 == rank.issued {
+                self.possible.push(Action::Post { place, step });
+            }
+            return;
+        }
         if rank.kind(step).peer().is_none() {
             self.possible.push(Action::Local { place, step });
             return;
@@ -202,7 +271,79 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// A rank issues a native call.
+    fn issue(&mut self, place: usize, step: u32) -> Result<(), Fault> {
+        let (reads_now, disturbs) = (self.random.coin(), self.random.coin());
+        let rank = &mut self.ranks[place];
+        let (island, ordinal) = rank.seat[step as usize];
+        rank.issued += 1;
+        if let StepKind::Native { source, destination, .. } = *rank.kind(step) {
+            // In place, what is read must be known before it is disturbed.
+            if reads_now || disturbs {
+                let given = rank.read(source, step)?;
+                rank.given.insert(step, given);
+            }
+            if disturbs {
+                rank.memory.disturb(destination, step);
+            }
+        }
+        if let Some(follower) = rank.native_calls.get(ordinal + 1).copied()
+            && rank.blockers[follower as usize] == 0
+        {
+            self.possible.push(Action::Post { place, step: follower });
+        }
+        let places = &self.islands[island].places;
+        if places.iter().all(|other| self.ranks[*other].issued > ordinal) {
+            self.possible.push(Action::Native { island, ordinal });
+        }
+        Ok(())
+    }
+
+    /// All ranks of the island have issued their call number `ordinal`.
+    fn perform(&mut self, island: usize, ordinal: usize) -> Result<(), Fault> {
+        let places = self.islands[island].places.clone();
+        let steps: Vec<u32> =
+            places.iter().map(|place| self.ranks[*place].native_calls[ordinal]).collect();
+        let mut calls = Vec::with_capacity(steps.len());
+        let mut given = Vec::with_capacity(steps.len());
+        for (place, step) in places.iter().zip(&steps) {
+            let rank = &mut self.ranks[*place];
+            let StepKind::Native { call, source, .. } = *rank.kind(*step) else {
+                unreachable!("only native calls are in the list of native calls");
+            };
+            calls.push(call);
+            let read_before = rank.given.remove(step);
+            given.push(read_before.map_or_else(|| rank.read(source, *step), Ok)?);
+        }
+        let rank_of = |index: usize| self.ranks[places[index]].schedule.rank;
+        if let Some(other) = calls.iter().position(|call| *call != calls[0]) {
+            return Err(Fault::NativeDisagreement {
+                first: rank_of(0),
+                second: rank_of(other),
+                ordinal: ordinal as u64,
+                asked: native::text(&calls[0]),
+                other: native::text(&calls[other]),
+            });
+        }
+        let first = &self.ranks[places[0]];
+        let mut combine = |operands, finish, shapes: &mut Shapes| {
+            first.combine(steps[0], operands, finish, shapes)
+        };
+        let results = native::perform(&calls[0], &given, &mut self.shapes, &mut combine)?;
+        for ((place, step), result) in places.into_iter().zip(steps).zip(results) {
+            self.ranks[place].arrived.insert(step, Payload::Data(result));
+            if self.random.coin() {
+                self.ranks[place].store(step);
+            }
+            self.possible.push(Action::Complete { place, step });
+        }
+        Ok(())
+    }
+
     fn post(&mut self, place: usize, step: u32) -> Result<(), Fault> {
+        if self.ranks[place].is_native(step) {
+            return self.issue(place, step);
+        }
         let rank = &mut self.ranks[place];
         let (seat, ordinal) = rank.seat[step as usize];
         let channel = &mut self.channels[seat];
@@ -295,6 +436,7 @@ impl<'a> Run<'a> {
                 return Err(Fault::Unmatched { from, to, sends, receives });
             }
         }
+        self.islands.iter().try_for_each(|island| island.require_equal(&self.ranks))?;
         for rank in &self.ranks {
             let stuck = |step: &usize| !rank.done[*step] && rank.blockers[*step] == 0;
             if let Some(step) = (0..rank.done.len()).find(stuck) {
@@ -307,6 +449,17 @@ impl<'a> Run<'a> {
     }
 
     fn why_stuck(&self, rank: &Rank<'_>, step: u32) -> String {
+        if rank.is_native(step) {
+            let (island, ordinal) = rank.seat[step as usize];
+            if rank.issued <= ordinal {
+                let first = rank.native_calls[rank.issued];
+                return format!("step {first}, a native call too, comes first");
+            }
+            let behind = |place: &&usize| self.ranks[**place].issued <= ordinal;
+            let other = self.islands[island].places.iter().find(behind);
+            let other = other.map_or(0, |place| self.ranks[*place].schedule.rank);
+            return format!("rank {other} never comes to its native call {ordinal}");
+        }
         let (channel, ordinal) = rank.seat[step as usize];
         let channel = &self.channels[channel];
         let Channel { from, to, posted_sends, posted_recvs, .. } = *channel;
@@ -341,6 +494,9 @@ impl<'a> Rank<'a> {
             dependents,
             done: vec![false; count],
             seat: vec![(0, 0); count],
+            native_calls: Vec::new(),
+            issued: 0,
+            given: HashMap::new(),
             arrived: HashMap::new(),
             known: HashMap::new(),
         }
@@ -348,6 +504,10 @@ impl<'a> Rank<'a> {
 
     fn kind(&self, step: u32) -> &'a StepKind {
         &self.schedule.steps[step as usize].kind
+    }
+
+    fn is_native(&self, step: u32) -> bool {
+        matches!(self.kind(step), StepKind::Native { .. })
     }
 
     fn sends(&self, step: u32) -> bool {
@@ -369,7 +529,10 @@ impl<'a> Rank<'a> {
             StepKind::GateSend { round, .. } | StepKind::GateRecv { round, .. } => {
                 vec![("gate", 1), ("round", u64::from(*round))]
             }
-            StepKind::Copy { .. } | StepKind::Reduce { .. } | StepKind::Scale { .. } => Vec::new(),
+            StepKind::Copy { .. }
+            | StepKind::Reduce { .. }
+            | StepKind::Scale { .. }
+            | StepKind::Native { .. } => Vec::new(),
         }
     }
 
@@ -403,7 +566,7 @@ impl<'a> Rank<'a> {
                 let result = self.combine(step, operands, *finish, shapes)?;
                 self.memory.write(*destination, &result);
             }
-            other => unreachable!("{other:?} is a message"),
+            other => unreachable!("{other:?} is no local work"),
         }
         Ok(())
     }
@@ -454,10 +617,13 @@ impl<'a> Rank<'a> {
         }
     }
 
-    /// A receive puts away what has arrived for it, if it has not done so before.
+    /// A receive or a native call puts away what has arrived for it, if it has not done so before.
     fn store(&mut self, step: u32) {
         match (self.arrived.remove(&step), self.kind(step)) {
-            (Some(Payload::Data(pieces)), StepKind::Recv { destination, .. }) => {
+            (
+                Some(Payload::Data(pieces)),
+                StepKind::Recv { destination, .. } | StepKind::Native { destination, .. },
+            ) => {
                 self.memory.write(*destination, &pieces);
             }
             (Some(Payload::Gate(mut known)), _) => {
