@@ -8,6 +8,7 @@ mod c_plugins;
 pub mod children;
 pub mod command;
 pub mod guarded;
+pub mod maker;
 pub mod matrix;
 pub mod oracle;
 pub mod processes;

@@ -1,16 +1,27 @@
 //! The simulated vendor SDKs under their real names, in folders that nothing finds by itself.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use crate::{cargo_build, place, workspace};
+
+/// The simulated libraries of a maker. Built once for a test process.
+///
+/// # Panics
+/// If they can't be built.
+pub fn folder(maker: &str) -> PathBuf {
+    static FOLDERS: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+    let mut folders = FOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
+    folders.entry(maker.to_owned()).or_insert_with(|| lay_out(maker)).clone()
+}
 
 /// The simulated libraries of NVIDIA. Built once for a test process.
 ///
 /// # Panics
 /// If they can't be built.
 pub fn nvidia() -> &'static Path {
-    static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| lay_out("nvidia"));
+    static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| folder("nvidia"));
     &FOLDER
 }
 

@@ -1,107 +1,23 @@
 //! The simulated libraries of NVIDIA, used by processes as a program would use the real ones.
 
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
 
+use iccl_tests::maker::Process;
 use iccl_tests::sim_sdk;
 
-/// Within this time everything has happened, however loaded the machine.
-const SOON: Duration = Duration::from_secs(120);
-
-/// A process that tries one scenario. Ended when dropped.
-struct Process {
-    child: Child,
-    input: ChildStdin,
-    lines: Receiver<String>,
-    said: Vec<String>,
-}
-
-impl Process {
-    fn start(folder: &Path, words: &[&str], variables: &[(&str, &str)]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_iccl-test-sim-nvidia"))
-            .arg(folder)
-            .args(words)
-            .env_clear()
-            .envs(variables.iter().copied())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("a process");
-        let (sender, lines) = channel();
-        let outputs: [Box<dyn BufRead + Send>; 2] = [
-            Box::new(BufReader::new(child.stdout.take().expect("its output"))),
-            Box::new(BufReader::new(child.stderr.take().expect("its messages"))),
-        ];
-        for output in outputs {
-            let sender = sender.clone();
-            std::thread::spawn(move || {
-                output.lines().map_while(Result::ok).for_each(|line| drop(sender.send(line)));
-            });
-        }
-        let input = child.stdin.take().expect("its input");
-        Self { child, input, lines, said: Vec::new() }
-    }
-
-    /// The next line that starts with a word, without it.
-    fn line(&mut self, word: &str) -> String {
-        let deadline = Instant::now() + SOON;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let Ok(line) = self.lines.recv_timeout(left) else {
-                panic!("no \"{word}\" came:\n{}", self.said.join("\n"))
-            };
-            self.said.push(line.clone());
-            if let Some(rest) = line.strip_prefix(word) {
-                return rest.trim().to_owned();
-            }
-        }
-    }
-
-    fn tell(&mut self, line: &str) {
-        writeln!(self.input, "{line}").expect("it listens");
-    }
-
-    /// Waits for its end; all that it said, and the signal that ended it, if one did.
-    fn end(&mut self) -> (Option<i32>, Option<i32>, String) {
-        let deadline = Instant::now() + SOON;
-        while let Ok(line) =
-            self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now()))
-        {
-            self.said.push(line);
-        }
-        assert!(Instant::now() < deadline, "it does not end:\n{}", self.said.join("\n"));
-        let status = self.child.wait().expect("its status");
-        (status.code(), status.signal(), self.said.join("\n"))
-    }
-
-    fn must_succeed(&mut self) -> String {
-        let (code, signal, said) = self.end();
-        assert_eq!((code, signal), (Some(0), None), "{said}");
-        assert!(said.lines().any(|line| line == "done"), "{said}");
-        said
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Starts one scenario.
+fn start(folder: &Path, words: &[&str], variables: &[(&str, &str)]) -> Process {
+    Process::start(env!("CARGO_BIN_EXE_iccl-test-sim-nvidia"), folder, words, variables)
 }
 
 /// Runs one scenario.
 fn passes(scenario: &str, variables: &[(&str, &str)]) -> String {
-    Process::start(sim_sdk::nvidia(), &[scenario], variables).must_succeed()
+    start(sim_sdk::nvidia(), &[scenario], variables).must_succeed()
 }
 
 #[test]
 fn a_host_dereference_of_device_memory_dies() {
-    let mut process = Process::start(sim_sdk::nvidia(), &["dereference"], &[]);
+    let mut process = start(sim_sdk::nvidia(), &["dereference"], &[]);
     let (_, signal, said) = process.end();
     assert_eq!(signal, Some(libc::SIGSEGV), "{said}");
     assert!(said.contains("about to read") && !said.contains("read 7"), "{said}");
@@ -168,12 +84,12 @@ fn faults_are_those_that_were_set() {
 #[test]
 fn memory_and_events_are_shared_between_processes_of_a_host() {
     let folder = sim_sdk::nvidia();
-    let mut exporter = Process::start(folder, &["export"], &[]);
+    let mut exporter = start(folder, &["export"], &[]);
     let handles = exporter.line("handles");
-    let mut importer = Process::start(folder, &["import"], &[]);
+    let mut importer = start(folder, &["import"], &[]);
     importer.tell(&handles);
     importer.must_succeed();
-    let mut stranger = Process::start(folder, &["import"], &[("ICCL_SIM_HOST", "elsewhere")]);
+    let mut stranger = start(folder, &["import"], &[("ICCL_SIM_HOST", "elsewhere")]);
     stranger.tell(&handles);
     stranger.must_succeed();
     exporter.tell("written");
@@ -189,13 +105,13 @@ fn ranks(
     variables: impl Fn(u32) -> Vec<(&'static str, &'static str)>,
 ) -> Vec<Process> {
     let number = ranks.to_string();
-    let start = |rank: u32, id: &str| {
+    let rank_of = |rank: u32, id: &str| {
         let words = ["nccl", &rank.to_string(), &number, id, what];
-        Process::start(sim_sdk::nvidia(), &words, &variables(rank))
+        start(sim_sdk::nvidia(), &words, &variables(rank))
     };
-    let mut first = start(0, "-");
+    let mut first = rank_of(0, "-");
     let id = first.line("id");
-    let others: Vec<_> = (1..ranks).map(|rank| start(rank, &id)).collect();
+    let others: Vec<_> = (1..ranks).map(|rank| rank_of(rank, &id)).collect();
     std::iter::once(first).chain(others).collect()
 }
 
@@ -262,7 +178,7 @@ fn the_death_of_a_rank_is_told_across_hosts_and_not_within_one() {
         let mut all = ranks(2, "death", |rank| vec![("ICCL_SIM_HOST", hosts[rank as usize])]);
         all[1].line("joined");
         all[0].line("waits");
-        all[1].child.kill().expect("it runs");
+        all[1].kill();
         all[0].tell(where_);
         assert_eq!(all[0].line("state"), state.to_string());
         all[0].must_succeed();
@@ -282,7 +198,7 @@ fn what_nccl_refuses_is_refused() {
 #[test]
 fn an_older_nccl_lacks_what_it_lacked() {
     let folder = sim_sdk::nvidia_with_nccl(21805);
-    Process::start(&folder, &["nccl-old"], &[]).must_succeed();
+    start(&folder, &["nccl-old"], &[]).must_succeed();
 }
 
 #[test]
@@ -292,5 +208,5 @@ fn a_folder_without_a_driver_is_a_host_without_one() {
         std::fs::copy(sim_sdk::nvidia().join(library), folder.path().join(library))
             .expect("a library can be copied");
     }
-    Process::start(folder.path(), &["no-driver"], &[]).must_succeed();
+    start(folder.path(), &["no-driver"], &[]).must_succeed();
 }

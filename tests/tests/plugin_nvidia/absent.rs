@@ -1,46 +1,18 @@
 //! What becomes of the plugin where something is missing.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::LazyLock;
+use std::path::Path;
 
-use iccl_tests::command::{iccl_with, run_to_end};
-use iccl_tests::{maker_plugin_folder, sim_sdk};
-use tempfile::TempDir;
+use iccl_tests::command::run_to_end;
+use iccl_tests::maker::small_library;
 
-/// What `iccl plugins --json` says of the plugin, with NVIDIA's libraries taken from a folder only.
-fn record(libraries: &Path, variables: &[(&str, &str)]) -> serde_json::Value {
-    let ran = run_to_end(&mut plugins(Some(libraries), variables));
-    ran.json()["plugins"][0].clone()
-}
-
-/// `iccl plugins --json` with the plugin alone, which runs in the command's own process.
-fn plugins(libraries: Option<&Path>, variables: &[(&str, &str)]) -> Command {
-    static PLUGINS: LazyLock<PathBuf> = LazyLock::new(|| maker_plugin_folder("nvidia"));
-    let mut command = iccl_with(&PLUGINS, &["plugins", "--json", "--set", "plugins.probe=inline"]);
-    if let Some(libraries) = libraries {
-        let setting = format!("plugin.nvidia.library_dir={}", libraries.display());
-        command.args(["--set", &setting]);
-    }
-    command.envs(variables.iter().copied());
-    command
-}
-
-/// Some of the simulated libraries, in a folder of their own.
-fn simulated(files: &[&str]) -> TempDir {
-    let folder = tempfile::tempdir().expect("a folder");
-    for file in files {
-        std::fs::copy(sim_sdk::nvidia().join(file), folder.path().join(file)).expect("copied");
-    }
-    folder
-}
+use crate::simulator::NVIDIA;
 
 const ALL: &[&str] = &["libcuda.so.1", "libcudart.so.12", "libcudart.so.13", "libnccl.so.2"];
 
 #[test]
 fn without_libraries_it_says_which_and_where_it_looked() {
     let folder = tempfile::tempdir().expect("a folder");
-    let record = record(folder.path(), &[]);
+    let record = NVIDIA.record(folder.path(), &[]);
     assert_eq!(record["state"], "no-device", "{record}");
     assert_eq!(record["reason"], "library-missing", "{record}");
     let looked = folder.path().display();
@@ -50,8 +22,8 @@ fn without_libraries_it_says_which_and_where_it_looked() {
 
 #[test]
 fn without_driver_there_is_no_device_in_nvidias_own_words() {
-    let folder = simulated(&["libcudart.so.12", "libcudart.so.13"]);
-    let record = record(folder.path(), &[]);
+    let folder = NVIDIA.libraries(&["libcudart.so.12", "libcudart.so.13"]);
+    let record = NVIDIA.record(folder.path(), &[]);
     assert_eq!(record["reason"], "no-device", "{record}");
     let detail = record["detail"].as_str().expect("words");
     assert!(detail.contains("cudaGetDeviceCount: CUDA driver version is insufficient"), "{detail}");
@@ -61,8 +33,8 @@ fn without_driver_there_is_no_device_in_nvidias_own_words() {
 
 #[test]
 fn without_a_card_there_is_no_device_in_nvidias_own_words() {
-    let folder = simulated(ALL);
-    let record = record(folder.path(), &[("ICCL_SIM_NVIDIA_DEVICES", "0")]);
+    let folder = NVIDIA.libraries(ALL);
+    let record = NVIDIA.record(folder.path(), &[("ICCL_SIM_NVIDIA_DEVICES", "0")]);
     assert_eq!(record["reason"], "no-device", "{record}");
     let detail = record["detail"].as_str().expect("words");
     assert!(detail.contains("cudaErrorNoDevice, 100"), "{detail}");
@@ -70,9 +42,9 @@ fn without_a_card_there_is_no_device_in_nvidias_own_words() {
 
 #[test]
 fn a_driver_too_old_for_the_newest_runtime_does_for_the_one_before() {
-    let folder = simulated(ALL);
+    let folder = NVIDIA.libraries(ALL);
     let variables = [("ICCL_SIM_NVIDIA_DRIVER_VERSION", "12020"), ("ICCL_LOG", "info")];
-    let ran = run_to_end(&mut plugins(Some(folder.path()), &variables));
+    let ran = run_to_end(&mut NVIDIA.plugins(Some(folder.path()), &variables));
     assert_eq!(ran.json()["plugins"][0]["state"], "active", "{}", ran.all());
     assert!(ran.all().contains("a driver for CUDA 12.2"), "{}", ran.all());
     let used = format!("path={}", folder.path().join("libcudart.so.12").display());
@@ -82,12 +54,9 @@ fn a_driver_too_old_for_the_newest_runtime_does_for_the_one_before() {
 #[test]
 fn all_functions_that_a_library_lacks_are_named() {
     let folder = tempfile::tempdir().expect("a folder");
-    let source = folder.path().join("old.c");
-    std::fs::write(&source, "int cudaGetDeviceCount(int *count) { return *count = 1; }")
-        .expect("written");
-    let library = folder.path().join("libcudart.so.12");
-    iccl_tests::run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]));
-    let ran = run_to_end(&mut plugins(Some(folder.path()), &[("ICCL_LOG", "info")]));
+    let source = "int cudaGetDeviceCount(int *count) { return *count = 1; }";
+    small_library(folder.path(), "libcudart.so.12", source);
+    let ran = run_to_end(&mut NVIDIA.plugins(Some(folder.path()), &[("ICCL_LOG", "info")]));
     let record = ran.json()["plugins"][0].clone();
     assert_eq!(record["reason"], "library-missing", "{record}");
     let detail = record["detail"].as_str().expect("words");
@@ -100,7 +69,7 @@ fn all_functions_that_a_library_lacks_are_named() {
 
 #[test]
 fn a_folder_that_is_not_there_is_a_mistake_and_no_missing_library() {
-    let record = record(Path::new("/no/such/folder"), &[]);
+    let record = NVIDIA.record(Path::new("/no/such/folder"), &[]);
     assert_eq!(record["reason"], "probe-failed", "{record}");
     let detail = record["detail"].as_str().expect("words");
     assert!(detail.contains("library_dir: /no/such/folder is not the absolute path"), "{detail}");
@@ -108,13 +77,10 @@ fn a_folder_that_is_not_there_is_a_mistake_and_no_missing_library() {
 
 #[test]
 fn another_version_that_was_loaded_before_is_told_with_its_path() {
-    let (used, loaded) = (simulated(ALL), tempfile::tempdir().expect("a folder"));
-    let source = loaded.path().join("other.c");
-    std::fs::write(&source, "int something_of_its_own;").expect("written");
-    let other = loaded.path().join("libcudart.so.12");
-    iccl_tests::run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&other, &source]));
+    let (used, loaded) = (NVIDIA.libraries(ALL), tempfile::tempdir().expect("a folder"));
+    let other = small_library(loaded.path(), "libcudart.so.12", "int something_of_its_own;");
     let variables = [("LD_PRELOAD", other.to_str().expect("text")), ("ICCL_LOG", "warn")];
-    let ran = run_to_end(&mut plugins(Some(used.path()), &variables));
+    let ran = run_to_end(&mut NVIDIA.plugins(Some(used.path()), &variables));
     assert_eq!(ran.json()["plugins"][0]["state"], "active", "{}", ran.all());
     assert!(
         ran.all().contains("this process had loaded another version of a library before"),
@@ -126,11 +92,11 @@ fn another_version_that_was_loaded_before_is_told_with_its_path() {
 
 #[test]
 fn what_the_process_has_loaded_already_is_used() {
-    let folder = simulated(ALL);
+    let folder = NVIDIA.libraries(ALL);
     let path = |name| folder.path().join(name).display().to_string();
     let loaded = format!("{}:{}", path("libcudart.so.12"), path("libcuda.so.1"));
     let variables = [("LD_PRELOAD", loaded.as_str()), ("ICCL_LOG", "info")];
-    let ran = run_to_end(&mut plugins(None, &variables));
+    let ran = run_to_end(&mut NVIDIA.plugins(None, &variables));
     assert_eq!(ran.json()["plugins"][0]["state"], "active", "{}", ran.all());
     assert!(ran.all().contains(&format!("path={}", path("libcudart.so.12"))), "{}", ran.all());
 }

@@ -11,7 +11,7 @@ use iccl_plugin_api::sdk::Progress;
 use iccl_plugin_api::tables::{host_to_stream, region_form, stream_to_host};
 use iccl_plugin_api::{MemoryKind, Status};
 
-use crate::simulator::{CARDS, Machine};
+use crate::simulator::{CARDS, choose_card, current_card, current_context, machine};
 
 /// Within this time everything has happened, however loaded the machine.
 const SOON: Duration = Duration::from_secs(120);
@@ -63,7 +63,7 @@ fn free(card: &OpenDevice, pointers: &[*mut c_void]) {
 
 #[test]
 fn cards_say_what_they_are_and_what_they_can() {
-    let machine = Machine::new();
+    let machine = machine();
     let facts = machine.set.devices()[1].facts();
     assert_eq!(facts.name, "NVIDIA Simulated");
     assert_eq!(facts.pci_address, "0000:22:00.0");
@@ -78,7 +78,7 @@ fn cards_say_what_they_are_and_what_they_can() {
 
 #[test]
 fn copies_go_in_every_direction_and_in_the_order_of_their_stream() {
-    let machine = Machine::new();
+    let machine = machine();
     let card = machine.card(0);
     let (first, second) =
         (allocate(&card, MemoryKind::Device), allocate(&card, MemoryKind::Device));
@@ -108,7 +108,7 @@ fn copies_go_in_every_direction_and_in_the_order_of_their_stream() {
 
 #[test]
 fn pointers_are_known_for_what_they_are() {
-    let machine = Machine::new();
+    let machine = machine();
     let (card, other) = (machine.card(0), machine.card(1));
     let memory = allocate(&card, MemoryKind::Device);
     let pinned = allocate(&card, MemoryKind::PinnedHost);
@@ -139,7 +139,7 @@ fn a_host_function_is_called_when_the_stream_gets_there() {
         let first = unsafe { user.cast::<u8>().read() };
         SEEN.store(u64::from(first) + 1, Ordering::Release);
     }
-    let machine = Machine::new();
+    let machine = machine();
     let card = machine.card(0);
     let memory = allocate(&card, MemoryKind::Device);
     let pinned = allocate(&card, MemoryKind::PinnedHost);
@@ -163,7 +163,7 @@ fn a_host_function_is_called_when_the_stream_gets_there() {
 
 #[test]
 fn a_stream_waits_for_a_word_that_the_host_writes() {
-    let machine = Machine::new();
+    let machine = machine();
     let card = machine.card(1);
     let memory = allocate(&card, MemoryKind::Device);
     let pinned = allocate(&card, MemoryKind::PinnedHost);
@@ -239,36 +239,36 @@ fn use_everything(card: &OpenDevice) {
 
 #[test]
 fn a_thread_keeps_the_card_that_it_chose() {
-    let machine = Machine::new();
+    let machine = machine();
     let (one, two) = (machine.card(1), machine.card(2));
     std::thread::scope(|scope| {
         // A thread that never chose one.
         scope.spawn(|| {
-            let context = machine.current_context();
+            let context = current_context(&machine);
             use_everything(&two);
-            assert_eq!(machine.current_context(), context);
-            assert_eq!(machine.current_card(), 0);
+            assert_eq!(current_context(&machine), context);
+            assert_eq!(current_card(&machine), 0);
         });
         scope.spawn(|| {
-            machine.choose_card(1);
-            let context = machine.current_context();
+            choose_card(&machine, 1);
+            let context = current_context(&machine);
             use_everything(&two);
             use_everything(&one);
-            assert_eq!(machine.current_context(), context);
-            assert_eq!(machine.current_card(), 1);
+            assert_eq!(current_context(&machine), context);
+            assert_eq!(current_card(&machine), 1);
         });
     });
     // Also when a call fails.
-    machine.choose_card(3);
+    choose_card(&machine, 3);
     machine.simulate("faults", "cudaMalloc@*=2");
     two.allocate(64, MemoryKind::Device).unwrap_err();
     machine.simulate("faults", "");
-    assert_eq!(machine.current_card(), 3);
+    assert_eq!(current_card(&machine), 3);
 }
 
 #[test]
 fn failures_have_nvidias_words_and_number() {
-    let machine = Machine::new();
+    let machine = machine();
     let card = machine.card(0);
     machine.simulate("faults", "cudaMalloc@1=2,cudaHostAlloc@1=2,cudaEventRecord@1=400");
     for (kind, call) in
@@ -293,7 +293,7 @@ fn failures_have_nvidias_words_and_number() {
 
 #[test]
 fn what_a_kernel_met_is_told_without_being_waited_for() {
-    let machine = Machine::new();
+    let machine = machine();
     // The last card: it is of no use after this.
     let card = machine.card(CARDS - 1);
     card.async_error().expect("no error yet");
@@ -314,7 +314,7 @@ fn what_a_kernel_met_is_told_without_being_waited_for() {
 
 #[test]
 fn memory_is_exported_as_a_dma_buf_and_taken_back_once() {
-    let machine = Machine::new();
+    let machine = machine();
     let card = machine.card(0);
     let memory = allocate(&card, MemoryKind::Device);
     let region = card.export_region(memory.wrapping_byte_add(16), 100).expect("a region");
