@@ -25,8 +25,8 @@ const SCHEDULE: &[&str] = &["-p", "iccl-runtime", "--test", "schedule_matrix"];
 const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "avg-is-sum-in-the-engine",
-        file: "iccl-runtime/src/engine/state.rs",
-        find: "Finish::DivideByRanks(ranks) => KernelFinish::DivideByRanks(*ranks),",
+        file: "iccl-runtime/src/engine/arithmetic.rs",
+        find: "Finish::DivideByRanks(ranks) => KernelFinish::DivideByRanks(ranks),",
         replace: "Finish::DivideByRanks(_) => KernelFinish::None,",
         tests: ENGINE,
     },

@@ -150,14 +150,16 @@ pub(super) struct Operand {
     /// How much is there, where that is known.
     pub(super) bytes: Option<u64>,
     pub(super) keep: Option<Arc<dyn Any + Send + Sync>>,
+    /// Whether it is memory of the device, and not of this process.
+    pub(super) is_on_device: bool,
 }
 
 impl Operand {
     pub(super) const NONE: Self =
-        Self { pointer: std::ptr::null_mut(), bytes: Some(0), keep: None };
+        Self { pointer: std::ptr::null_mut(), bytes: Some(0), keep: None, is_on_device: true };
 
     pub(super) fn raw(pointer: *mut c_void) -> Self {
-        Self { pointer, bytes: None, keep: None }
+        Self { pointer, bytes: None, keep: None, is_on_device: true }
     }
 
     /// A buffer, which must be of this device.
@@ -169,14 +171,19 @@ impl Operand {
             ));
         }
         let keep: Arc<dyn Any + Send + Sync> = Arc::clone(&buffer.memory) as _;
-        Ok(Self { pointer: buffer.address(), bytes: Some(buffer.bytes()), keep: Some(keep) })
+        Ok(Self {
+            pointer: buffer.address(),
+            bytes: Some(buffer.bytes()),
+            keep: Some(keep),
+            is_on_device: true,
+        })
     }
 
     /// Bytes of its own, which are only read.
     pub(super) fn value(value: [u8; 8]) -> Self {
         let keep = Arc::new(value);
         let pointer = Arc::as_ptr(&keep).cast_mut().cast();
-        Self { pointer, bytes: Some(value.len() as u64), keep: Some(keep) }
+        Self { pointer, bytes: Some(value.len() as u64), keep: Some(keep), is_on_device: false }
     }
 }
 

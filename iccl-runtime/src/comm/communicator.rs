@@ -340,6 +340,7 @@ impl Communicator {
                 send: send.pointer.cast_const().cast(),
                 receive: receive.pointer.cast(),
                 scalar: scalar.pointer.cast_const().cast(),
+                scalar_is_on_device: scalar.is_on_device,
                 keep: [send.keep, receive.keep, scalar.keep].into_iter().flatten().collect(),
                 timeout: self.timeout_of(purpose),
                 ready: false,

@@ -14,7 +14,7 @@ use semver::Version;
 use super::buffer::Buffer;
 use super::element::Element;
 use super::stream::Stream;
-use crate::engine::{PinnedPool, PluginCard};
+use crate::engine::{CardPool, PluginCard};
 use crate::plugins::{Plugin, call_error};
 use crate::{Error, ErrorKind, Result};
 
@@ -27,7 +27,7 @@ pub struct Device {
 pub(super) struct DeviceInner {
     pub(super) open: Arc<OpenDevice>,
     /// Pinned host memory for what communicators move; none where the host reads the device's own.
-    pub(super) pinned: Option<Arc<PinnedPool>>,
+    pub(super) pinned: Option<Arc<CardPool>>,
     plugin: &'static str,
     version: Version,
     facts: DeviceFacts,
@@ -50,7 +50,8 @@ impl Device {
         let (plugin, version) = (plugin.name(), plugin.version().clone());
         let open = Arc::new(open);
         let pinned = (facts.capabilities.host_accessible == 0)
-            .then(|| PinnedPool::new(Arc::new(PluginCard::new(&open, plugin, &facts))));
+            .then(|| PluginCard::new(&open, plugin, &facts))
+            .map(|card| CardPool::new(Arc::new(card), MemoryKind::PinnedHost));
         Self { inner: Arc::new(DeviceInner { open, pinned, plugin, version, facts }) }
     }
 
@@ -123,10 +124,6 @@ impl DeviceInner {
 
     pub(super) fn allocate(&self, bytes: u64, kind: MemoryKind) -> Result<*mut c_void> {
         self.open.allocate(bytes, kind).map_err(|error| self.error(error))
-    }
-
-    pub(super) fn host_accessible(&self) -> bool {
-        self.facts.capabilities.host_accessible != 0
     }
 
     /// Whether a stream can call the host when it reaches an operation; else enqueueing waits for

@@ -354,6 +354,7 @@ impl<'a> Initialisation<'a> {
             options: EngineOptions {
                 stall_warn: config.engine.stall_warn,
                 spin: config.engine.spin,
+                staging_bytes: config.engine.staging_bytes,
             },
             domains,
             links,

@@ -249,13 +249,6 @@ impl RuntimeInner {
             return Ok(device);
         }
         let device = self.open_once(self.find_device()?)?;
-        if !device.inner.host_accessible() {
-            return Err(Error::new(
-                ErrorKind::NotSupported,
-                format!("{device}: its memory cannot be read by the host, and iccl does not stage"),
-            )
-            .with_hint("set device.backend = \"host\""));
-        }
         Ok(self.device.get_or_init(|| device))
     }
 

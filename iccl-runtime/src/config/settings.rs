@@ -19,6 +19,7 @@ use super::table::{Setting, no_variable, settings, variable};
 const MILLISECOND: Duration = Duration::from_millis(1);
 const DAY: Duration = Duration::from_hours(24);
 const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
 /// Where a plugin that is not trusted yet is asked for its devices.
@@ -217,6 +218,11 @@ settings! {
             /// reduction overlap.
             chunk_bytes: u64 = 512 * KIB; Bytes(4 * KIB..=GIB); r#""1MiB""#;
                 variable("ICCL_CHUNK_BYTES").agreed();
+            /// How much pinned host memory the communicators of one card may use to move what lies in the
+            /// card's memory, beyond one message to and from each peer, which they always may. The default
+            /// is four messages of `chunk_bytes` to and from each of eight peers.
+            staging_bytes: u64 = 32 * MIB; Bytes(0..=64 * GIB); r#""128MiB""#;
+                variable("ICCL_STAGING_BYTES");
             /// How long a waiting thread spins before it sleeps.
             spin: Duration = Duration::from_micros(20); Span(Duration::ZERO..=Duration::from_secs(1));
                 r#""0s""#; variable("ICCL_SPIN");

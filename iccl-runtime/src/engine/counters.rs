@@ -17,6 +17,55 @@ pub struct PeerCounts {
     pub bytes_received: u64,
 }
 
+/// What was copied between a card and pinned host memory so that transports and the host's kernels could
+/// reach it. All 0 where the host reads the device's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StagingCounts {
+    /// Copies from the card.
+    pub copies_to_host: u64,
+    /// Bytes of those.
+    pub bytes_to_host: u64,
+    /// Copies to the card.
+    pub copies_to_card: u64,
+    /// Bytes of those.
+    pub bytes_to_card: u64,
+    /// Copies from the card to the card.
+    pub copies_on_card: u64,
+    /// Bytes of those.
+    pub bytes_on_card: u64,
+    /// Messages that were sent from pinned memory in which they were received or made, and not copied
+    /// from the card again.
+    pub messages_kept: u64,
+    /// Bytes of those.
+    pub bytes_kept: u64,
+}
+
+/// A number of things, and their bytes.
+#[derive(Debug, Default)]
+struct Tally {
+    number: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Tally {
+    fn add(&self, bytes: u64) {
+        self.number.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn read(&self) -> (u64, u64) {
+        (self.number.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+    }
+}
+
+#[derive(Debug, Default)]
+struct Staged {
+    to_host: Tally,
+    to_card: Tally,
+    on_card: Tally,
+    kept: Tally,
+}
+
 #[derive(Debug, Default)]
 struct Peer {
     messages_sent: AtomicU64,
@@ -29,6 +78,7 @@ struct Peer {
 #[derive(Debug)]
 pub struct Counters {
     peers: Vec<Peer>,
+    staged: Staged,
     /// Operations that ended well, by the code of the algorithm that carried them.
     operations: [AtomicU64; Algorithm::ALL.len()],
     over: AtomicU64,
@@ -37,7 +87,12 @@ pub struct Counters {
 impl Counters {
     pub(super) fn new(ranks: u32) -> Self {
         let peers = (0..ranks).map(|_| Peer::default()).collect();
-        Self { peers, operations: Default::default(), over: AtomicU64::new(0) }
+        Self {
+            peers,
+            staged: Staged::default(),
+            operations: Default::default(),
+            over: AtomicU64::new(0),
+        }
     }
 
     pub(super) fn sent(&self, peer: u32, bytes: u64) {
@@ -50,6 +105,22 @@ impl Counters {
         let peer = &self.peers[peer as usize];
         peer.messages_received.fetch_add(1, Ordering::Relaxed);
         peer.bytes_received.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn copied_to_host(&self, bytes: u64) {
+        self.staged.to_host.add(bytes);
+    }
+
+    pub(super) fn copied_to_card(&self, bytes: u64) {
+        self.staged.to_card.add(bytes);
+    }
+
+    pub(super) fn copied_on_card(&self, bytes: u64) {
+        self.staged.on_card.add(bytes);
+    }
+
+    pub(super) fn sent_from_kept(&self, bytes: u64) {
+        self.staged.kept.add(bytes);
     }
 
     pub(super) fn operation_done(&self, algorithm: Algorithm) {
@@ -75,6 +146,25 @@ impl Counters {
             messages_received: peer.messages_received.load(Ordering::Relaxed),
             bytes_received: peer.bytes_received.load(Ordering::Relaxed),
         })
+    }
+
+    /// What was copied between the rank's card and pinned host memory.
+    pub fn staging(&self) -> StagingCounts {
+        let Staged { to_host, to_card, on_card, kept } = &self.staged;
+        let (copies_to_host, bytes_to_host) = to_host.read();
+        let (copies_to_card, bytes_to_card) = to_card.read();
+        let (copies_on_card, bytes_on_card) = on_card.read();
+        let (messages_kept, bytes_kept) = kept.read();
+        StagingCounts {
+            copies_to_host,
+            bytes_to_host,
+            copies_to_card,
+            bytes_to_card,
+            copies_on_card,
+            bytes_on_card,
+            messages_kept,
+            bytes_kept,
+        }
     }
 
     /// Operations that ended well.

@@ -68,8 +68,8 @@ pub trait Card: Send + Sync {
 pub struct CardStream<After> {
     card: Arc<dyn Card>,
     handle: u64,
-    /// What follows, in the order of the stream, each with the event behind its work, if the card has
-    /// events.
+    /// What follows, in the order of the stream, each with the event behind its work, if there is
+    /// one.
     under_way: VecDeque<(Option<u64>, After)>,
     idle_events: Vec<u64>,
     /// Whether it is known that nothing of it touches memory any more.
@@ -93,25 +93,37 @@ impl<After> CardStream<After> {
         self.handle
     }
 
-    /// `after` follows when all that was enqueued until now has landed.
+    /// `after` follows when all that was enqueued until now has landed. It is kept in any case: what it
+    /// holds is not let go while the card may use it.
     ///
     /// # Errors
     /// What the plugin says.
     pub fn then(&mut self, after: After) -> Result<()> {
         self.at_rest = false;
-        let event = match self.idle_events.pop() {
-            Some(event) => Some(event),
-            None if self.card.has_events() => Some(self.card.event_create()?),
-            None => None,
+        let recorded = self.record();
+        let (event, outcome) = match recorded {
+            Ok(event) => (event, Ok(())),
+            Err(error) => (None, Err(error)),
         };
-        if let Some(event) = event
-            && let Err(error) = self.card.event_record(event, self.handle)
-        {
-            self.idle_events.push(event);
-            return Err(error);
-        }
         self.under_way.push_back((event, after));
-        Ok(())
+        outcome
+    }
+
+    fn record(&mut self) -> Result<Option<u64>> {
+        if !self.card.has_events() {
+            return Ok(None);
+        }
+        let event = match self.idle_events.pop() {
+            Some(event) => event,
+            None => self.card.event_create()?,
+        };
+        match self.card.event_record(event, self.handle) {
+            Ok(()) => Ok(Some(event)),
+            Err(error) => {
+                self.idle_events.push(event);
+                Err(error)
+            }
+        }
     }
 
     /// Whether the oldest work that something follows has landed.

@@ -18,6 +18,7 @@
 //! to rest (no memory of an operation is touched any more), then every operation ends with the same
 //! error, and the other ranks are told through the control plane.
 
+mod arithmetic;
 mod bells;
 pub mod counters;
 pub mod device;
@@ -29,13 +30,14 @@ mod inquiry;
 mod links;
 mod operation;
 mod outcome;
-mod pinned;
 mod plugin_card;
 mod plugin_domain;
+mod pool;
 mod program;
 mod run;
 mod scratch;
 mod seat;
+mod staging;
 mod state;
 mod thread;
 
@@ -54,6 +56,7 @@ use self::domain::Domain;
 use self::inbox::Inbox;
 use self::links::Links;
 use self::seat::Seat;
+use self::staging::Staging;
 use self::state::State;
 use crate::lock::lock;
 use crate::{Error, ErrorKind, Result};
@@ -61,9 +64,9 @@ use crate::{Error, ErrorKind, Result};
 pub use fork::ForkGuard;
 pub use links::Link;
 pub use operation::{OnComplete, Operation, OperationRequest};
-pub use pinned::{PinnedBlock, PinnedPool};
 pub use plugin_card::PluginCard;
 pub use plugin_domain::PluginDomain;
+pub use pool::{CardBlock, CardPool};
 pub use program::Program;
 
 /// Rounds of a driver that finds nothing, and of one that does, between two looks at the clock.
@@ -83,11 +86,18 @@ pub struct EngineOptions {
     pub stall_warn: Duration,
     /// How long a driver looks for work (giving way to other threads) before it sleeps.
     pub spin: Duration,
+    /// Most bytes of pinned memory that messages and reductions on a card may use beyond what each of them
+    /// must have.
+    pub staging_bytes: u64,
 }
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        Self { stall_warn: Duration::from_secs(10), spin: Duration::from_micros(50) }
+        Self {
+            stall_warn: Duration::from_secs(10),
+            spin: Duration::from_micros(50),
+            staging_bytes: 32 << 20,
+        }
     }
 }
 
@@ -108,7 +118,7 @@ pub struct EngineParts {
     /// How each rank is reached; none for this rank itself.
     pub links: Vec<Option<Link>>,
     /// The pinned memory of the rank's card, if the host cannot read the card's own.
-    pub pinned: Option<Arc<PinnedPool>>,
+    pub pinned: Option<Arc<CardPool>>,
     /// Tells the other ranks: when this rank finds a failure, before anything else is done about it;
     /// and when its operation (or another rank's, of which it has heard) runs out of time, whom it
     /// waits for.
@@ -141,7 +151,8 @@ impl Engine {
     /// Starts an engine and its thread.
     ///
     /// # Errors
-    /// `OutOfResources` if the operating system gives no descriptor or thread.
+    /// `OutOfResources` if the operating system gives no descriptor or thread; what the plugin of a card
+    /// says.
     pub fn start(mut parts: EngineParts) -> Result<Self> {
         let refuse = |what: &str, error: std::io::Error| {
             Error::new(ErrorKind::OutOfResources, format!("the engine cannot start: {what}"))
@@ -156,7 +167,12 @@ impl Engine {
         let counters = Arc::new(Counters::new(parts.ranks));
         let links = Links::new(parts.rank, std::mem::take(&mut parts.links));
         let domains = std::mem::take(&mut parts.domains);
-        let state = State::new(&parts, links, domains, Arc::clone(&counters));
+        let staging = parts
+            .pinned
+            .as_ref()
+            .map(|pool| Staging::new(pool, parts.options.staging_bytes, &counters))
+            .transpose()?;
+        let state = State::new(&parts, links, domains, Arc::clone(&counters), staging);
         let shared = Arc::new(Shared {
             rank: parts.rank,
             seat: Seat::new(state, bells),
@@ -170,6 +186,14 @@ impl Engine {
             shutdown: AtomicBool::new(false),
             fork: ForkGuard::new(),
         });
+        let weak = Arc::downgrade(&shared);
+        if let Some(staging) = &mut shared.seat.take().staging {
+            staging.set_bell(Arc::new(move || {
+                if let Some(shared) = weak.upgrade() {
+                    shared.seat.tell_news();
+                }
+            }));
+        }
         let for_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name(format!("iccl-engine-{}", parts.rank))
@@ -313,6 +337,7 @@ impl Engine {
         let State { links, domains, .. } = &mut *state;
         links.close(domains);
         domains.clear();
+        state.staging = None;
         self.shared.seat.leave(state);
     }
 }
@@ -436,6 +461,7 @@ impl Shared {
 
     /// Sleeps until a transport has something, the driver is woken, or `timeout` has passed.
     fn sleep(&self, state: &mut State, timeout: Duration) -> Result<()> {
+        let Some(timeout) = state.may_sleep(timeout)? else { return Ok(()) };
         let bells = self.seat.bells();
         if bells.driver_sleeps_in_transport() {
             return state.domains[0].wait(timeout);

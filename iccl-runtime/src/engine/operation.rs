@@ -29,6 +29,8 @@ pub struct OperationRequest {
     /// The scalar that this rank multiplies its contribution by: one element, read when the
     /// operation has started. May be null if the schedule multiplies nothing.
     pub scalar: *const u8,
+    /// Whether the scalar lies in the device's memory, as the buffers do, and not in the host's.
+    pub scalar_is_on_device: bool,
     /// What keeps the buffers alive until the operation is over.
     pub keep: Vec<Arc<dyn Any + Send + Sync>>,
     /// How long the operation may take from the moment its stream reached it.
@@ -47,6 +49,7 @@ pub struct Operation {
     pub(super) send: *const u8,
     pub(super) receive: *mut u8,
     pub(super) scalar: *const u8,
+    pub(super) scalar_is_on_device: bool,
     pub(super) timeout: Duration,
     keep: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
     outcome: Outcome<Error>,
@@ -81,6 +84,7 @@ impl Operation {
             send: request.send,
             receive: request.receive,
             scalar: request.scalar,
+            scalar_is_on_device: request.scalar_is_on_device,
             timeout: request.timeout,
             keep: Mutex::new(request.keep),
             outcome: Outcome::new(request.ready),

@@ -4,7 +4,9 @@
 //! nothing.
 
 use std::collections::HashMap;
+use std::sync::OnceLock;
 
+use super::staging::Forwards;
 use crate::schedule::{Schedule, StepKind};
 
 /// Steps that are posted to one peer in one direction, in order.
@@ -25,6 +27,7 @@ pub struct Program {
     pub(super) queues: Vec<Queue>,
     /// Which queue a step belongs to; `NO_QUEUE` for local work.
     pub(super) queue_of: Vec<u32>,
+    forwards: OnceLock<Forwards>,
 }
 
 /// A step that is local work, in no queue.
@@ -78,12 +81,26 @@ impl Program {
             }
             queue_of.push(queue);
         }
-        Self { schedule, dependency_counts, successor_starts, successor_list, queues, queue_of }
+        Self {
+            schedule,
+            dependency_counts,
+            successor_starts,
+            successor_list,
+            queues,
+            queue_of,
+            forwards: OnceLock::new(),
+        }
     }
 
     /// The schedule that this runs.
     pub fn schedule(&self) -> &Schedule {
         &self.schedule
+    }
+
+    /// Which messages send what a step before them received or made; found when it is first asked for,
+    /// since only cards have a use for it.
+    pub(super) fn forwards(&self) -> &Forwards {
+        self.forwards.get_or_init(|| Forwards::new(&self.schedule))
     }
 
     /// The steps that wait for `step`.

@@ -7,17 +7,28 @@ use std::time::Instant;
 use iccl_plugin_api::Collective;
 
 use super::operation::Operation;
+use super::pool::CardBlock;
 use super::program::Program;
 use super::scratch::Block;
+use super::staging::StagedRun;
 use crate::schedule::{Buffer, Schedule, Slice, StepKind};
 use crate::{Error, ErrorKind};
+
+/// Memory of the engine's that a schedule uses.
+pub(super) enum Scratch {
+    /// One block for both kinds, where the device's memory is the host's.
+    Host(Block),
+    /// Pinned memory, and memory of the card.
+    Card { pinned: Option<CardBlock>, on_card: Option<CardBlock> },
+}
 
 /// An operation in flight.
 pub(super) struct Run {
     pub(super) operation: Arc<Operation>,
     pub(super) program: Arc<Program>,
     pub(super) serial: u32,
-    pub(super) scratch: Block,
+    pub(super) scratch: Scratch,
+    pub(super) staged: StagedRun,
     /// Dependencies that each step still waits for.
     pub(super) waiting_for: Vec<u32>,
     /// Message steps whose dependencies are met but that wait for their turn in the queue.
@@ -47,15 +58,20 @@ fn device_scratch_at(schedule: &Schedule) -> usize {
 }
 
 impl Run {
-    /// Where a slice lies in this process.
+    /// Where a slice lies in this process, or on its card.
     pub(super) fn address(&self, slice: Slice) -> *mut u8 {
-        let base = match slice.buffer {
-            Buffer::Send => self.operation.send.cast_mut(),
-            Buffer::Recv => self.operation.receive,
-            Buffer::Scratch => self.scratch.pointer(),
-            Buffer::DeviceScratch => {
-                self.scratch.pointer().wrapping_add(device_scratch_at(self.program.schedule()))
+        let pointer = |block: &Option<CardBlock>| {
+            block.as_ref().map_or(std::ptr::null_mut(), CardBlock::pointer)
+        };
+        let base = match (slice.buffer, &self.scratch) {
+            (Buffer::Send, _) => self.operation.send.cast_mut(),
+            (Buffer::Recv, _) => self.operation.receive,
+            (Buffer::Scratch, Scratch::Host(block)) => block.pointer(),
+            (Buffer::Scratch, Scratch::Card { pinned, .. }) => pointer(pinned),
+            (Buffer::DeviceScratch, Scratch::Host(block)) => {
+                block.pointer().wrapping_add(device_scratch_at(self.program.schedule()))
             }
+            (Buffer::DeviceScratch, Scratch::Card { on_card, .. }) => pointer(on_card),
         };
         base.wrapping_add(slice.offset as usize)
     }

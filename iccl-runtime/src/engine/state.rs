@@ -6,10 +6,10 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use iccl_kernels::Finish as KernelFinish;
 use iccl_plugin_api::tables::{Completion, Segment, completion_kind};
 use iccl_plugin_api::{Collective, Status};
 
+use super::arithmetic;
 use super::counters::Counters;
 use super::domain::Domain;
 use super::envelope::{Envelope, Kind, Lane};
@@ -17,16 +17,23 @@ use super::inquiry::Inquiry;
 use super::links::Links;
 use super::operation::Operation;
 use super::program::NO_QUEUE;
-use super::run::{Run, scratch_bytes};
+use super::run::{Run, Scratch, scratch_bytes};
 use super::scratch::Pool;
+use super::staging::{StagedRun, Staging};
 use super::{EngineOptions, EngineParts};
-use crate::schedule::{Finish, StepKind};
+use crate::schedule::StepKind;
 use crate::{Error, ErrorKind, Result};
 
 /// How long a lost connection is kept back before it counts as the peer's fault: the control plane
 /// usually names the true culprit within this time, where the connection only shows a peer that
 /// gave up because of it.
 const SUSPICION: Duration = Duration::from_millis(700);
+
+/// How long channels and cards may take to come to rest after a failure.
+const REST: Duration = Duration::from_secs(2);
+
+/// How often a card is asked whether it has met an error of its own.
+const ASK_CARD: Duration = Duration::from_millis(10);
 
 /// Longer than any operation may take.
 const FAR: Duration = Duration::from_secs(1 << 20);
@@ -60,7 +67,10 @@ pub(super) struct State {
     pub(super) links: Links,
     counters: Arc<Counters>,
     lines: Vec<Line>,
-    runs: Vec<Run>,
+    pub(super) runs: Vec<Run>,
+    /// Where buffers lie in a card's memory.
+    pub(super) staging: Option<Staging>,
+    card_asked: Option<Instant>,
     next_serial: u32,
     pool: Pool,
     completions: Vec<Completion>,
@@ -76,6 +86,7 @@ impl State {
         links: Links,
         domains: Vec<Box<dyn Domain>>,
         counters: Arc<Counters>,
+        staging: Option<Staging>,
     ) -> Self {
         Self {
             rank: parts.rank,
@@ -87,6 +98,8 @@ impl State {
             counters,
             lines: Vec::new(),
             runs: Vec::new(),
+            staging,
+            card_asked: None,
             next_serial: 0,
             pool: Pool::default(),
             completions: Vec::new(),
@@ -139,8 +152,11 @@ impl State {
             self.start(line)?;
         }
         moved |= self.progress_domains()?;
+        moved |= self.land()?;
         for index in (0..self.runs.len()).rev() {
-            if let Some(step) = self.runs[index].work.pop_front() {
+            if self.staging.is_some() {
+                moved |= self.begin_work(index)?;
+            } else if let Some(step) = self.runs[index].work.pop_front() {
                 moved = true;
                 self.do_work(index, step)?;
                 self.complete_step(index, step)?;
@@ -150,6 +166,7 @@ impl State {
                 self.end_run(index);
             }
         }
+        moved |= self.compute()?;
         Ok(moved)
     }
 
@@ -164,10 +181,17 @@ impl State {
         let serial = self.next_serial;
         self.next_serial = self.next_serial.wrapping_add(1);
         let steps = schedule.steps.len();
-        let scratch = self.pool.take(scratch_bytes(schedule))?;
+        let (scratch, staged) = match &self.staging {
+            None => (Scratch::Host(self.pool.take(scratch_bytes(schedule))?), StagedRun::default()),
+            Some(staging) => (
+                staging.scratch(schedule.scratch_bytes, schedule.device_scratch_bytes)?,
+                StagedRun::new(program.queues.len()),
+            ),
+        };
         self.runs.push(Run {
             serial,
             scratch,
+            staged,
             waiting_for: program.dependency_counts.clone(),
             released: vec![false; steps],
             posted: vec![0; program.queues.len()],
@@ -197,13 +221,24 @@ impl State {
             return Ok(());
         }
         run.released[step as usize] = true;
-        let program = Arc::clone(&run.program);
+        self.post_queue(index, queue)
+    }
+
+    /// Posts the messages of a queue whose dependencies are met, in their order; where buffers lie on a card,
+    /// as far as copies from there have landed.
+    pub(super) fn post_queue(&mut self, index: usize, queue: u32) -> Result<()> {
+        self.stage_queue(index, queue)?;
+        let program = Arc::clone(&self.runs[index].program);
         let steps = &program.queues[queue as usize].steps;
+        let on_card = self.staging.is_some();
         loop {
             let run = &self.runs[index];
             let next = run.posted[queue as usize] as usize;
             match steps.get(next) {
-                Some(step) if run.released[*step as usize] => {
+                Some(step)
+                    if run.released[*step as usize]
+                        && (!on_card || run.is_staged(queue, *step)) =>
+                {
                     self.post(index, queue, *step)?;
                     self.runs[index].posted[queue as usize] += 1;
                 }
@@ -241,7 +276,7 @@ impl State {
         }
         .encode();
         let segment = slice.map(|slice| Segment {
-            address: run.address(slice).cast(),
+            address: run.staged_address(step).unwrap_or_else(|| run.address(slice)).cast(),
             length: slice.bytes,
             key: 0,
         });
@@ -252,8 +287,8 @@ impl State {
         let posted = if sends {
             self.counters.sent(peer, slice.map_or(0, |slice| slice.bytes));
             // SAFETY: the slice lies in the user's send buffer, which whoever asked for the
-            // operation keeps valid until it is over, or in scratch that the run owns; the schedule
-            // orders every write to it after this step's completion.
+            // operation keeps valid until it is over, or in scratch or pinned memory that the run owns;
+            // the schedule orders every write to it after this step's completion.
             unsafe { domain.post_send(channel, token, segments, &envelope) }
         } else {
             // SAFETY: as above; the schedule orders every other use of the bytes before this step
@@ -348,7 +383,12 @@ impl State {
                 self.last_seen[peer as usize] = Some(run.operation.fingerprint.sequence);
             }
         }
-        self.complete_step(index, step)
+        if !self.end_transfer(index, step)? {
+            return Ok(());
+        }
+        self.complete_step(index, step)?;
+        // The next messages of the queue may wait for the memory of this one.
+        if self.staging.is_some() { self.post_queue(index, queue) } else { Ok(()) }
     }
 
     fn channel_failed(
@@ -458,7 +498,7 @@ impl State {
         .with_hint("all ranks of a communicator must make the same calls in the same order")
     }
 
-    fn complete_step(&mut self, index: usize, step: u32) -> Result<()> {
+    pub(super) fn complete_step(&mut self, index: usize, step: u32) -> Result<()> {
         self.runs[index].left -= 1;
         let program = Arc::clone(&self.runs[index].program);
         for successor in program.successors(step) {
@@ -490,15 +530,14 @@ impl State {
                 Ok(())
             }
             StepKind::Scale { source, destination } => {
-                let elements = destination.bytes as usize / schedule.dtype.size_bytes();
                 // SAFETY: as above; whoever asked for the operation keeps the scalar valid likewise.
                 unsafe {
-                    iccl_kernels::scale(
-                        schedule.dtype,
+                    arithmetic::scale(
+                        &run.operation,
                         run.address(*destination),
                         run.address(*source),
                         run.operation.scalar,
-                        elements,
+                        destination.bytes,
                     );
                 }
                 Ok(())
@@ -509,26 +548,17 @@ impl State {
                     .iter()
                     .map(|slice| run.address(*slice).cast_const())
                     .collect();
-                let elements = destination.bytes as usize / schedule.dtype.size_bytes();
-                let finish = match finish {
-                    Finish::None => KernelFinish::None,
-                    Finish::DivideByRanks(ranks) => KernelFinish::DivideByRanks(*ranks),
-                };
+                let address = run.address(*destination);
                 // SAFETY: as above; the destination equals a source or overlaps none.
                 unsafe {
-                    iccl_kernels::reduce(
-                        schedule.dtype,
-                        schedule.combine_op(),
-                        finish,
-                        run.address(*destination),
+                    arithmetic::reduce(
+                        &run.operation,
+                        *finish,
+                        address,
                         &sources,
-                        elements,
+                        destination.bytes,
                     )
                 }
-                .map_err(|unsupported| {
-                    Error::new(ErrorKind::NotSupported, format!("{}", run.operation))
-                        .with_source(unsupported)
-                })
             }
             StepKind::Native { call, .. } => Err(Error::new(
                 ErrorKind::Internal,
@@ -543,7 +573,9 @@ impl State {
 
     fn end_run(&mut self, index: usize) {
         let run = self.runs.swap_remove(index);
-        self.pool.give_back(run.scratch);
+        if let Scratch::Host(block) = run.scratch {
+            self.pool.give_back(block);
+        }
         self.free_line(&run.operation);
         self.counters.operation_done(run.operation.program.schedule.algorithm);
         run.operation.finish(Ok(()));
@@ -583,6 +615,7 @@ impl State {
             }
             line.blocked.get_or_insert(now);
         }
+        self.ask_card(now)?;
         if self.inquiry.is_none()
             && let Some(late) = self.runs.iter().find(|run| run.is_late(now))
         {
@@ -603,6 +636,16 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// Whether the card has met an error of its own, if it was not asked a moment ago: nothing lands then.
+    fn ask_card(&mut self, now: Instant) -> Result<()> {
+        let asked = self.card_asked.is_some_and(|asked| now.duration_since(asked) < ASK_CARD);
+        if asked || self.staging.is_none() {
+            return Ok(());
+        }
+        self.card_asked = Some(now);
+        self.check_card()
     }
 
     /// Another rank's operation has run out of time: says whom that one waits for (itself, if it is
@@ -655,12 +698,13 @@ impl State {
 
     /// Ends everything with `error`: no memory of an operation is touched after this.
     pub(super) fn fail(&mut self, error: &Error) {
-        let all_rest = self.links.quiesce(&mut self.domains, Duration::from_secs(2));
+        let links_rest = self.links.quiesce(&mut self.domains, REST);
+        let all_rest = self.rest_card(REST) && links_rest;
         let waiting = self.lines.drain(..).flat_map(|line| line.waiting);
         let started = self.runs.drain(..).map(|run| {
             if !all_rest {
-                // A transport may still write there.
-                std::mem::forget(run.scratch);
+                // A transport or the card may still write there.
+                std::mem::forget((run.scratch, run.staged));
                 run.operation.leak_buffers();
             }
             run.operation

@@ -1,6 +1,9 @@
 //! The engine over a transport in memory that is as strict as the contract allows: a send is over
 //! only when its receive was posted, and bytes move only then.
 
+mod late_card;
+mod staged;
+
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -213,23 +216,27 @@ impl Domain for MemoryDomain {
 const COMMUNICATOR: u64 = 77;
 
 fn engine(rank: u32, ranks: u32, stall_warn: Duration, hub: &Arc<Mutex<Hub>>) -> Engine {
+    let options = EngineOptions { stall_warn, ..EngineOptions::default() };
+    Engine::start(EngineParts { options, ..parts(rank, ranks, hub) }).expect("an engine")
+}
+
+fn parts(rank: u32, ranks: u32, hub: &Arc<Mutex<Hub>>) -> EngineParts {
     let flags = rustix::event::EventfdFlags::NONBLOCK;
     let event = Arc::new(rustix::event::eventfd(0, flags).expect("event descriptor"));
     hub.lock().expect("hub").events.insert(rank, Arc::clone(&event));
     let link =
         |peer| Link { domain: 0, address: Vec::new(), digest: u64::from(peer), channel: None };
-    Engine::start(EngineParts {
+    EngineParts {
         rank,
         ranks,
         communicator: COMMUNICATOR,
         epoch: 0,
-        options: EngineOptions { stall_warn, ..EngineOptions::default() },
+        options: EngineOptions::default(),
         domains: vec![Box::new(MemoryDomain { rank, hub: Arc::clone(hub), event })],
         links: (0..ranks).map(|peer| (peer != rank).then(|| link(peer))).collect(),
         pinned: None,
         on_failure: Box::new(|_| {}),
-    })
-    .expect("an engine")
+    }
 }
 
 fn engines(ranks: u32, stall_warn: Duration) -> (Vec<Engine>, Arc<Mutex<Hub>>) {
@@ -247,6 +254,7 @@ struct Call {
     sequence: u64,
     timeout: Duration,
     ready: bool,
+    in_place: bool,
 }
 
 const ALL_REDUCE: Call = Call {
@@ -258,6 +266,7 @@ const ALL_REDUCE: Call = Call {
     sequence: 0,
     timeout: Duration::from_secs(20),
     ready: true,
+    in_place: false,
 };
 
 fn submit(
@@ -273,12 +282,21 @@ fn submit(
 
 fn submit_keeping(
     engine: &Engine,
-    (rank, ranks): (u32, u32),
+    ranks: (u32, u32),
     call: &Call,
     send: &[i64],
     receive: &mut [i64],
     keep: Vec<Arc<dyn Any + Send + Sync>>,
 ) -> Result<Arc<Operation>> {
+    let request = request(ranks, call);
+    assert!(request.program.schedule().send_bytes <= size_of_val(send) as u64);
+    assert!(request.program.schedule().recv_bytes <= size_of_val(receive) as u64);
+    let (send, receive) = (send.as_ptr().cast(), receive.as_mut_ptr().cast());
+    submit_request(engine, OperationRequest { send, receive, keep, ..request })
+}
+
+/// What a call asks of the engine, on no memory yet.
+fn request((rank, ranks): (u32, u32), call: &Call) -> OperationRequest {
     let request = Request {
         collective: call.collective,
         dtype: DataType::I64,
@@ -287,15 +305,13 @@ fn submit_keeping(
         root: call.root,
         rank,
         ranks,
-        in_place: false,
+        in_place: call.in_place,
         algorithm: call.algorithm,
         chunk_bytes: 256,
         counts: None,
         islands: None,
     };
     let schedule = compile(&request).expect("a schedule");
-    assert!(schedule.send_bytes <= size_of_val(send) as u64);
-    assert!(schedule.recv_bytes <= size_of_val(receive) as u64);
     let point_to_point = matches!(call.collective, Collective::Send | Collective::Recv);
     let fingerprint = Fingerprint {
         sequence: call.sequence,
@@ -311,21 +327,25 @@ fn submit_keeping(
         digest: 256,
         purpose: Purpose::Application,
     };
-    let request = OperationRequest {
+    OperationRequest {
         program: Arc::new(Program::new(schedule)),
         fingerprint,
         lane: if point_to_point { Lane::PointToPoint } else { Lane::Collective },
-        send: send.as_ptr().cast(),
-        receive: receive.as_mut_ptr().cast(),
+        send: std::ptr::null(),
+        receive: std::ptr::null_mut(),
         scalar: std::ptr::null(),
-        keep,
+        scalar_is_on_device: false,
+        keep: Vec::new(),
         timeout: call.timeout,
         ready: call.ready,
         on_complete: None,
-    };
+    }
+}
+
+fn submit_request(engine: &Engine, request: OperationRequest) -> Result<Arc<Operation>> {
     engine.check()?;
     let operation = Arc::new(Operation::new(request));
-    // SAFETY: the callers keep both buffers until the operation is over or the engine is gone.
+    // SAFETY: the callers keep all memory until the operation is over or the engine is gone.
     unsafe { engine.submit(&operation) };
     Ok(operation)
 }

@@ -1,5 +1,6 @@
-//! Pinned host memory of a card, between its own memory and the transports. Taken and given back, shared
-//! by the communicators of the card, and never allocated per call once it is warm.
+//! Memory of one kind that a card gives: pinned host memory, between its own memory and the transports,
+//! or its own. Taken and given back, and never allocated per call once it is warm. The pinned memory is
+//! shared by the communicators of the card.
 //!
 //! A block is either a **right** (each queue of messages and each local work has a right to one, so that
 //! it can always go on) or taken from the **shared** part, which is bounded and optional.
@@ -20,9 +21,10 @@ const LEAST_BYTES: u64 = 4 << 10;
 /// Blocks up to this length are powers of two, longer ones multiples of it.
 const COARSE_BYTES: u64 = 1 << 20;
 
-/// The pinned memory of one card.
-pub struct PinnedPool {
+/// Memory of one kind of one card.
+pub struct CardPool {
     card: Arc<dyn Card>,
+    kind: MemoryKind,
     state: Mutex<State>,
 }
 
@@ -42,21 +44,21 @@ struct Address(*mut u8);
 // SAFETY: only an address here; whoever takes the block uses the memory.
 unsafe impl Send for Address {}
 
-/// Pinned memory that is in use. Dropping it gives it back: nothing touches it any more then.
-pub struct PinnedBlock {
-    pool: Arc<PinnedPool>,
+/// Memory that is in use. Dropping it gives it back: nothing touches it any more then.
+pub struct CardBlock {
+    pool: Arc<CardPool>,
     pointer: *mut u8,
     bytes: u64,
     is_shared: bool,
 }
 
 // SAFETY: the block is the only user of its memory.
-unsafe impl Send for PinnedBlock {}
+unsafe impl Send for CardBlock {}
 
-impl PinnedPool {
-    /// The pool of a card, empty.
-    pub fn new(card: Arc<dyn Card>) -> Arc<Self> {
-        Arc::new(Self { card, state: Mutex::default() })
+impl CardPool {
+    /// An empty pool.
+    pub fn new(card: Arc<dyn Card>, kind: MemoryKind) -> Arc<Self> {
+        Arc::new(Self { card, kind, state: Mutex::default() })
     }
 
     /// The card.
@@ -73,7 +75,7 @@ impl PinnedPool {
     ///
     /// # Errors
     /// What the plugin says.
-    pub fn take(self: &Arc<Self>, bytes: u64) -> Result<PinnedBlock> {
+    pub fn take(self: &Arc<Self>, bytes: u64) -> Result<CardBlock> {
         let length = block_bytes(bytes);
         let mut state = lock(&self.state);
         let idle = state.idle.get_mut(&length).and_then(Vec::pop);
@@ -83,9 +85,9 @@ impl PinnedPool {
         } else {
             state.allocations += 1;
             drop(state);
-            self.card.allocate(length, MemoryKind::PinnedHost)?
+            self.card.allocate(length, self.kind)?
         };
-        Ok(PinnedBlock { pool: Arc::clone(self), pointer, bytes: length, is_shared: false })
+        Ok(CardBlock { pool: Arc::clone(self), pointer, bytes: length, is_shared: false })
     }
 
     /// A block of at least `bytes` out of the shared part, if no more than `limit` bytes of that are in
@@ -93,7 +95,7 @@ impl PinnedPool {
     ///
     /// # Errors
     /// What the plugin says.
-    pub fn take_shared(self: &Arc<Self>, bytes: u64, limit: u64) -> Result<Option<PinnedBlock>> {
+    pub fn take_shared(self: &Arc<Self>, bytes: u64, limit: u64) -> Result<Option<CardBlock>> {
         if !self.count_in(block_bytes(bytes), limit) {
             return Ok(None);
         }
@@ -152,33 +154,33 @@ impl State {
     }
 }
 
-impl Drop for PinnedPool {
+impl Drop for CardPool {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
         for Address(pointer) in std::mem::take(&mut state.idle).into_values().flatten() {
             // SAFETY: it came from `allocate`, and is idle: blocks in use keep the pool.
             if let Err(error) = unsafe { self.card.free(pointer) } {
-                tracing::warn!(%error, "pinned memory could not be freed");
+                tracing::warn!(%error, "memory could not be freed");
             }
         }
     }
 }
 
-impl PinnedBlock {
+impl CardBlock {
     /// Its first byte; any content.
     pub fn pointer(&self) -> *mut u8 {
         self.pointer
     }
 
     /// Counts a block that somebody had a right to as one of the shared part, so that the right can be
-    /// used again. Says whether that has room, as [`PinnedPool::take_shared`].
+    /// used again. Says whether that has room, as [`CardPool::take_shared`].
     pub fn share(&mut self, limit: u64) -> bool {
         self.is_shared = self.is_shared || self.pool.count_in(self.bytes, limit);
         self.is_shared
     }
 }
 
-impl Drop for PinnedBlock {
+impl Drop for CardBlock {
     fn drop(&mut self) {
         let mut state = lock(&self.pool.state);
         if self.is_shared {

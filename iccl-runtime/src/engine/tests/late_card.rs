@@ -1,0 +1,369 @@
+//! A card in this process whose memory nothing may follow a pointer into, and whose streams land late,
+//! one piece of work at a time, in any order between streams.
+
+use std::alloc::{Layout, alloc, dealloc};
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::c_void;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use iccl_plugin_api::MemoryKind;
+use iccl_plugin_api::sdk::Progress;
+
+use crate::engine::device::Card;
+use crate::{Error, ErrorKind, Result};
+
+/// Added to the address of the card's memory: no process has anything mapped there.
+const FAR_AWAY: usize = 1 << 50;
+
+enum Work {
+    Copy { to: usize, from: usize, bytes: usize },
+    Event(u64),
+    Call(unsafe extern "C" fn(*mut c_void), usize),
+}
+
+impl Work {
+    /// What a copy writes and reads of this process's memory.
+    fn touches(&self) -> Option<[Range<usize>; 2]> {
+        match *self {
+            Self::Copy { to, from, bytes } => Some([to..to + bytes, from..from + bytes]),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    streams: BTreeMap<u64, VecDeque<Work>>,
+    /// Whether each event was reached since it was last recorded.
+    events: BTreeMap<u64, bool>,
+    allocations: BTreeMap<usize, Layout>,
+    last_handle: u64,
+    random: u64,
+    violations: Vec<String>,
+    /// Every copy from this one on is refused, or every question is answered with an error.
+    fail_copies_from: Option<u64>,
+    copies: u64,
+}
+
+pub(super) struct LateCard {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    has_events: bool,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    /// Between one piece of work and the next.
+    pause: Duration,
+    stuck: AtomicBool,
+    broken: AtomicBool,
+    ended: AtomicBool,
+    calls: AtomicU64,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("the card")
+    }
+
+    /// Lands what one stream, drawn by lot, has to do next.
+    fn land_one(&self) {
+        let mut state = self.lock();
+        let busy: Vec<u64> = state
+            .streams
+            .iter()
+            .filter(|(_, work)| !work.is_empty())
+            .map(|(handle, _)| *handle)
+            .collect();
+        if busy.is_empty() {
+            return;
+        }
+        state.random ^= state.random << 13;
+        state.random ^= state.random >> 7;
+        state.random ^= state.random << 17;
+        let drawn = busy[state.random as usize % busy.len()];
+        let work = state.streams.get_mut(&drawn).and_then(VecDeque::pop_front);
+        match work.expect("it is busy") {
+            // SAFETY: the engine promised both sides to stay until this has landed; `copy` moves them
+            // as the card's driver would.
+            Work::Copy { to, from, bytes } => unsafe {
+                std::ptr::copy(
+                    std::ptr::with_exposed_provenance::<u8>(from),
+                    std::ptr::with_exposed_provenance_mut::<u8>(to),
+                    bytes,
+                );
+            },
+            Work::Event(event) => {
+                state.events.insert(event, true);
+            }
+            Work::Call(function, user) => {
+                drop(state);
+                self.calls.fetch_add(1, Ordering::Relaxed);
+                // SAFETY: the engine promised that it may be called once.
+                unsafe { function(std::ptr::with_exposed_provenance_mut(user)) };
+            }
+        }
+    }
+}
+
+impl LateCard {
+    pub(super) fn new(seed: u64, pause: Duration) -> Self {
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State {
+                random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+                ..State::default()
+            }),
+            pause,
+            stuck: AtomicBool::new(false),
+            broken: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            calls: AtomicU64::new(0),
+        });
+        let for_thread = Arc::clone(&shared);
+        let thread = std::thread::spawn(move || {
+            while !for_thread.ended.load(Ordering::Relaxed) {
+                if !for_thread.stuck.load(Ordering::Relaxed) {
+                    for_thread.land_one();
+                }
+                std::thread::sleep(for_thread.pause);
+            }
+        });
+        Self { shared, thread: Some(thread), has_events: true }
+    }
+
+    pub(super) fn without_events(mut self) -> Self {
+        self.has_events = false;
+        self
+    }
+
+    /// Nothing lands any more.
+    pub(super) fn stick(&self) {
+        self.shared.stuck.store(true, Ordering::Relaxed);
+    }
+
+    /// It has met an error of its own.
+    pub(super) fn break_down(&self) {
+        self.shared.broken.store(true, Ordering::Relaxed);
+    }
+
+    /// The copies from now on are refused, after some more.
+    pub(super) fn refuse_copies_after(&self, more: u64) {
+        let mut state = self.shared.lock();
+        state.fail_copies_from = Some(state.copies + more);
+    }
+
+    /// How often a stream called the host.
+    pub(super) fn calls(&self) -> u64 {
+        self.shared.calls.load(Ordering::Relaxed)
+    }
+
+    /// How many streams and events were ever made.
+    pub(super) fn handles_made(&self) -> u64 {
+        self.shared.lock().last_handle
+    }
+
+    /// What was done that no card allows.
+    pub(super) fn violations(&self) -> Vec<String> {
+        self.shared.lock().violations.clone()
+    }
+
+    /// Memory of the card that holds `elements`.
+    pub(super) fn memory(&self, elements: &[i64]) -> *mut u8 {
+        let bytes = size_of_val(elements).max(1) as u64;
+        let pointer = self.allocate(bytes, MemoryKind::Device).expect("memory");
+        let view = pointer.wrapping_sub(FAR_AWAY);
+        // SAFETY: allocated with this length a moment ago; nobody else knows it.
+        unsafe { view.copy_from_nonoverlapping(elements.as_ptr().cast(), size_of_val(elements)) };
+        pointer
+    }
+
+    /// What lies in memory of the card.
+    pub(super) fn read(&self, pointer: *mut u8, count: usize) -> Vec<i64> {
+        let view = pointer.wrapping_sub(FAR_AWAY).cast::<i64>();
+        // SAFETY: the tests read what they allocated, when no operation uses it.
+        (0..count).map(|at| unsafe { view.add(at).read_unaligned() }).collect()
+    }
+
+    fn check(&self, call: &str) -> Result<()> {
+        if self.shared.broken.load(Ordering::Relaxed) {
+            let text = format!("plugin late: device.{call}: the card fell off the bus (79)");
+            return Err(Error::new(ErrorKind::DeviceError, text).with("device", self.name()));
+        }
+        Ok(())
+    }
+
+    fn push(&self, stream: u64, work: Work) {
+        let mut state = self.shared.lock();
+        if let Some([written, read]) = work.touches() {
+            let others = state.streams.iter().filter(|(handle, _)| **handle != stream);
+            let touched = others.flat_map(|(_, works)| works).filter_map(Work::touches);
+            let meets = |a: &Range<usize>, b: &Range<usize>| a.start < b.end && b.start < a.end;
+            let conflicts = touched.filter(|[theirs, their_read]| {
+                meets(theirs, &written) || meets(theirs, &read) || meets(their_read, &written)
+            });
+            let count = conflicts.count();
+            if count > 0 {
+                state.violations.push(format!(
+                    "a copy meets {count} others that are under way on other streams"
+                ));
+            }
+            if state
+                .allocations
+                .range(..=written.start)
+                .next_back()
+                .is_none_or(|(start, layout)| written.end > start + layout.size())
+            {
+                state.violations.push("a copy writes beyond an allocation".to_owned());
+            }
+        }
+        match state.streams.get_mut(&stream) {
+            Some(works) => works.push_back(work),
+            None => state.violations.push(format!("there is no stream {stream}")),
+        }
+    }
+}
+
+impl Card for LateCard {
+    fn name(&self) -> &'static str {
+        "late:0 (a late card)"
+    }
+    fn allocate(&self, bytes: u64, kind: MemoryKind) -> Result<*mut u8> {
+        let layout = Layout::from_size_align(bytes as usize, 64).expect("a layout");
+        // SAFETY: nobody asks for 0 bytes.
+        let pointer = unsafe { alloc(layout) };
+        assert!(!pointer.is_null());
+        // SAFETY: allocated with this length.
+        unsafe { pointer.write_bytes(0xa5, bytes as usize) };
+        self.shared.lock().allocations.insert(pointer.expose_provenance(), layout);
+        Ok(if kind == MemoryKind::Device { pointer.wrapping_add(FAR_AWAY) } else { pointer })
+    }
+    unsafe fn free(&self, pointer: *mut u8) -> Result<()> {
+        let address = pointer.addr() & (FAR_AWAY - 1);
+        let mut state = self.shared.lock();
+        let layout = state.allocations.remove(&address).expect("allocated and not freed");
+        let range = address..address + layout.size();
+        let in_use = state.streams.values().flatten().filter_map(Work::touches).any(|touched| {
+            touched.iter().any(|one| one.start < range.end && range.start < one.end)
+        });
+        if in_use {
+            state.violations.push("memory was freed that a copy uses".to_owned());
+        }
+        // SAFETY: allocated with this layout, and forgotten now.
+        unsafe { dealloc(std::ptr::with_exposed_provenance_mut(address), layout) };
+        Ok(())
+    }
+    fn stream_create(&self) -> Result<u64> {
+        let mut state = self.shared.lock();
+        state.last_handle += 1;
+        let handle = state.last_handle;
+        state.streams.insert(handle, VecDeque::new());
+        Ok(handle)
+    }
+    fn stream_destroy(&self, stream: u64) -> Result<()> {
+        let mut state = self.shared.lock();
+        if state.streams.remove(&stream).is_none_or(|work| !work.is_empty()) {
+            state.violations.push("a stream was destroyed that has work or is none".to_owned());
+        }
+        Ok(())
+    }
+    fn stream_query(&self, stream: u64) -> Result<Progress> {
+        self.check("stream_query")?;
+        let state = self.shared.lock();
+        let is_empty = state.streams.get(&stream).is_none_or(VecDeque::is_empty);
+        Ok(if is_empty { Progress::Done } else { Progress::Pending })
+    }
+    fn stream_synchronize(&self, stream: u64, timeout: Duration) -> Result<()> {
+        let until = Instant::now() + timeout;
+        while self.stream_query(stream)? == Progress::Pending {
+            if Instant::now() >= until {
+                return Err(Error::new(ErrorKind::Timeout, "the stream is not done"));
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        Ok(())
+    }
+    unsafe fn copy(
+        &self,
+        stream: u64,
+        (to, to_kind): (*mut u8, MemoryKind),
+        (from, from_kind): (*const u8, MemoryKind),
+        bytes: u64,
+    ) -> Result<()> {
+        self.check("copy")?;
+        let refused = {
+            let mut state = self.shared.lock();
+            state.copies += 1;
+            for (address, kind) in [(to.addr(), to_kind), (from.addr(), from_kind)] {
+                if (address & FAR_AWAY != 0) != (kind == MemoryKind::Device) {
+                    state.violations.push(format!("{address:x} is no {kind} memory"));
+                }
+            }
+            state.fail_copies_from.is_some_and(|first| state.copies > first)
+        };
+        if refused {
+            let text = "plugin late: device.copy: device error: no copy today (46)";
+            return Err(Error::new(ErrorKind::DeviceError, text).with("device", self.name()));
+        }
+        let place = |address: usize| address & (FAR_AWAY - 1);
+        let (to, from) = (place(to.expose_provenance()), place(from.expose_provenance()));
+        self.push(stream, Work::Copy { to, from, bytes: bytes as usize });
+        Ok(())
+    }
+    fn has_events(&self) -> bool {
+        self.has_events
+    }
+    fn event_create(&self) -> Result<u64> {
+        assert!(self.has_events);
+        let mut state = self.shared.lock();
+        state.last_handle += 1;
+        let handle = state.last_handle;
+        state.events.insert(handle, true);
+        Ok(handle)
+    }
+    fn event_destroy(&self, event: u64) -> Result<()> {
+        let mut state = self.shared.lock();
+        if state.events.remove(&event) != Some(true) {
+            state.violations.push("an event was destroyed that is awaited or is none".to_owned());
+        }
+        Ok(())
+    }
+    fn event_record(&self, event: u64, stream: u64) -> Result<()> {
+        self.check("event_record")?;
+        self.shared.lock().events.insert(event, false);
+        self.push(stream, Work::Event(event));
+        Ok(())
+    }
+    fn event_query(&self, event: u64) -> Result<Progress> {
+        self.check("event_query")?;
+        let reached = self.shared.lock().events[&event];
+        Ok(if reached { Progress::Done } else { Progress::Pending })
+    }
+    fn calls_host(&self) -> bool {
+        true
+    }
+    unsafe fn host_function(
+        &self,
+        stream: u64,
+        function: unsafe extern "C" fn(user: *mut c_void),
+        user: *mut c_void,
+    ) -> Result<()> {
+        self.push(stream, Work::Call(function, user.expose_provenance()));
+        Ok(())
+    }
+    fn async_error(&self) -> Result<()> {
+        self.check("async_error")
+    }
+}
+
+impl Drop for LateCard {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
