@@ -13,6 +13,7 @@ pub mod matrix;
 pub mod oracle;
 pub mod processes;
 pub mod ranks;
+pub mod sim_cards;
 pub mod sim_sdk;
 
 /// The guide's examples in Rust are compiled as documentation tests.
