@@ -178,7 +178,9 @@ fn all_calls() -> Vec<Call> {
     let mut calls = Vec::new();
     for algorithm in Algorithm::ALL {
         for collective in algorithm.facts().collectives {
-            let alone = matches!(algorithm, Algorithm::Local | Algorithm::PointToPoint);
+            // One rank, two ranks, or a native library, have tests of their own.
+            let alone =
+                matches!(algorithm, Algorithm::Local | Algorithm::PointToPoint | Algorithm::Native);
             if is_vector(*collective) || alone {
                 continue;
             }
