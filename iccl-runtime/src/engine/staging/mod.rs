@@ -315,7 +315,7 @@ impl State {
                 After::Filled { serial, step } => self.filled(serial, step)?,
                 After::Received { serial, step } => self.received(serial, step)?,
                 After::Copied { serial, step } => {
-                    self.complete_step(self.index_of(serial), step)?
+                    self.complete_step(self.index_of(serial), step)?;
                 }
                 After::Loaded(piece) => staging.loaded.push_back(piece),
                 After::Stored(piece) => self.piece_done(piece)?,
