@@ -4,7 +4,7 @@ use std::fmt;
 
 use iccl_plugin_api::types::{Collective, RedOp};
 
-use super::{Request, native};
+use super::{Request, all_reduce, native};
 
 /// A way to carry out a collective. What each one does is told in its own file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -35,6 +35,8 @@ pub enum Algorithm {
     Bruck,
     /// One call of the native library that serves all ranks.
     Native,
+    /// Native libraries inside islands, iccl between them.
+    Islands,
 }
 
 /// What an algorithm can carry, and what it promises.
@@ -92,6 +94,7 @@ impl Algorithm {
         Self::PointToPoint,
         Self::Bruck,
         Self::Native,
+        Self::Islands,
     ];
 
     /// What this algorithm can carry. The one place where that is written.
@@ -169,6 +172,11 @@ impl Algorithm {
                 Facts { min_ranks: 1, ..Facts::moves("point_to_point", &[Send, Recv]) }
             }
             Self::Bruck => Facts::moves("bruck", &[AllGather]),
+            Self::Islands => Facts {
+                carries_avg: true,
+                rank_order: false,
+                ..Facts::moves("islands", &[AllReduce])
+            },
             // What it can reduce, how it rounds and in which order is for the library to declare.
             Self::Native => Facts {
                 carries_avg: true,
@@ -238,8 +246,10 @@ impl Algorithm {
         if request.ranks > facts.max_ranks {
             return Some(format!("it is for at most {} rank", facts.max_ranks));
         }
-        if self == Self::Native {
-            return native::refusal(request);
+        match self {
+            Self::Native => return native::refusal(request),
+            Self::Islands => return all_reduce::islands::refusal(request),
+            _ => {}
         }
         if !request.collective.reduces() {
             return None;

@@ -135,6 +135,7 @@ pub fn cost(algorithm: Algorithm, request: &Request) -> Cost {
         (Algorithm::ScatterAllGather, _) => broadcast::scatter_all_gather::cost(request),
         (Algorithm::Bruck, _) => all_gather::bruck::cost(request),
         (Algorithm::Native, _) => native::cost(request),
+        (Algorithm::Islands, _) => all_reduce::islands::cost(request),
     };
     let gate_rounds = if gated { u64::from(log2_ceil(request.ranks)) } else { 0 };
     Cost { gate_rounds, ..data }

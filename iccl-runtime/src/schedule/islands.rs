@@ -61,6 +61,11 @@ impl Islands {
         self.list.get(number as usize)
     }
 
+    /// What the job's settings ask of native reductions.
+    pub(super) const fn rules(&self) -> NativeRules {
+        self.rules
+    }
+
     /// The one island of all ranks, or why there is none.
     pub(super) fn whole(&self) -> Result<&Island, String> {
         if let [island] = &self.list[..]

@@ -108,6 +108,7 @@ pub fn compile(request: &Request) -> Result<Schedule> {
         (Algorithm::Dissemination, _) => builder.gate(),
         (Algorithm::PointToPoint, _) => point_to_point::compile(&mut builder),
         (Algorithm::Native, _) => native::compile(&mut builder),
+        (Algorithm::Islands, _) => all_reduce::islands::compile(&mut builder),
     }
     builder.finish()
 }

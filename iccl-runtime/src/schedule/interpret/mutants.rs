@@ -42,7 +42,11 @@ fn operations() -> Vec<Vec<Schedule>> {
                         algorithm: *algorithm,
                         chunk_bytes: 4,
                         counts: None,
-                        islands: (*algorithm == Algorithm::Native).then(|| one_island(ranks)),
+                        islands: match algorithm {
+                            Algorithm::Native => Some(one_island(ranks)),
+                            Algorithm::Islands => Some(two_islands(ranks)),
+                            _ => None,
+                        },
                     };
                     if algorithm.refusal(&request).is_some() {
                         continue;
@@ -56,19 +60,32 @@ fn operations() -> Vec<Vec<Schedule>> {
             }
         }
     }
-    assert_eq!(operations.len(), 10 * 3 * 2 + 22 * 2 + 13 * 2);
+    assert_eq!(operations.len(), 11 * 3 * 2 + 22 * 2 + 14 * 2);
     operations
 }
 
 /// All ranks on the island of a library that can do everything.
 fn one_island(ranks: u32) -> Arc<Islands> {
+    islands_of(ranks, |_| true)
+}
+
+/// The ranks with even and those with odd numbers on an island each; two ranks on one.
+fn two_islands(ranks: u32) -> Arc<Islands> {
+    islands_of(ranks, |rank| ranks == 2 || rank % 2 == 0)
+}
+
+fn islands_of(ranks: u32, is_on_first: impl Fn(u32) -> bool) -> Arc<Islands> {
     let support: Vec<CollectiveSupport> = Collective::ALL
         .iter()
         .map(|one| CollectiveSupport::new(*one, DataType::ALL, RedOp::ALL))
         .collect();
     let abilities = NativeAbilities::new(collectives_flag::IN_PLACE, &support);
-    let island = Island { library: "every 1.0".into(), ranks: (0..ranks).collect(), abilities };
-    Arc::new(Islands::new(ranks, [island], NativeRules::default()))
+    let island = |first| Island {
+        library: "every 1.0".into(),
+        ranks: (0..ranks).filter(|rank| is_on_first(*rank) == first).collect(),
+        abilities: abilities.clone(),
+    };
+    Arc::new(Islands::new(ranks, [island(true), island(false)], NativeRules::default()))
 }
 
 /// The counts of a vector form, as `rank` knows them: blocks of different lengths, one of them empty,
