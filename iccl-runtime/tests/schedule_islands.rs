@@ -25,7 +25,7 @@ fn every(flags: u64) -> NativeAbilities {
 const LIBRARY_ROUNDS: NativeRules = NativeRules { library_rounds: true, deterministic: false };
 
 /// Islands by the number of each rank's; 0 is a rank without a native library.
-fn islands(layout: &[u8], abilities: &NativeAbilities, rules: NativeRules) -> Arc<Islands> {
+fn islands(layout: &[u32], abilities: &NativeAbilities, rules: NativeRules) -> Arc<Islands> {
     let numbers = 1..=layout.iter().copied().max().unwrap_or(0);
     let list = numbers.map(|number| Island {
         library: format!("library {number}"),
@@ -35,7 +35,7 @@ fn islands(layout: &[u8], abilities: &NativeAbilities, rules: NativeRules) -> Ar
     Arc::new(Islands::new(layout.len() as u32, list, rules))
 }
 
-fn all_reduce(layout: &[u8], dtype: DataType, op: RedOp, count: u64) -> Request {
+fn all_reduce(layout: &[u32], dtype: DataType, op: RedOp, count: u64) -> Request {
     Request {
         collective: Collective::AllReduce,
         dtype,
@@ -63,7 +63,7 @@ fn native_calls(schedule: &Schedule) -> usize {
 }
 
 /// Two to five islands of one to six ranks each, and ranks on none, in any order.
-fn layouts() -> impl Strategy<Value = Vec<u8>> {
+fn layouts() -> impl Strategy<Value = Vec<u32>> {
     let sizes = prop::collection::vec(1_usize..=6, 2..=5);
     (sizes, 0_usize..=3)
         .prop_map(|(sizes, alone)| {
@@ -174,11 +174,11 @@ fn refusal(request: &Request) -> String {
 fn b011_what_libraries_must_not_reduce_is_refused_with_the_reason() {
     let two = [1, 1, 2, 2];
     let whole = |request: Request| Request { algorithm: Algorithm::Native, ..request };
-    let with = |request: Request, layout: &[u8], abilities: &NativeAbilities, rules| Request {
+    let with = |request: Request, layout: &[u32], abilities: &NativeAbilities, rules| Request {
         islands: Some(islands(layout, abilities, rules)),
         ..request
     };
-    let sum = |layout: &[u8], dtype| all_reduce(layout, dtype, RedOp::Sum, 100);
+    let sum = |layout: &[u32], dtype| all_reduce(layout, dtype, RedOp::Sum, 100);
     let strict = NativeRules::default();
 
     let text = refusal(&with(sum(&two, DataType::F16), &two, &every(0), strict));
@@ -245,7 +245,7 @@ fn what_a_library_cannot_name_is_moved_as_bytes() {
 /// Long vectors go natively where they may, short ones over the host's links; and it is always told why.
 #[test]
 fn the_choice_names_what_the_others_cost_or_why_not() {
-    let choice = |layout: &[u8], count| {
+    let choice = |layout: &[u32], count| {
         let request = Request {
             chunk_bytes: 1 << 19,
             ..all_reduce(layout, DataType::F32, RedOp::Sum, count)
