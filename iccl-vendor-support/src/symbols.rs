@@ -72,15 +72,30 @@ macro_rules! symbols {
             ///
             /// # Errors
             /// The names of all functions that are missing and not optional.
+            #[allow(dead_code, reason = "a library may need another way to its functions")]
             $visibility unsafe fn resolve(
                 library: &$crate::Library,
+            ) -> ::std::result::Result<Self, $crate::MissingSymbols> {
+                // SAFETY: the caller promises it.
+                unsafe { Self::resolve_by(|name| library.symbol(name)) }
+            }
+
+            /// Takes the functions where `find` says that they are.
+            ///
+            /// # Safety
+            /// What is found under these names has these signatures.
+            ///
+            /// # Errors
+            /// The names of all functions that are missing and not optional.
+            $visibility unsafe fn resolve_by(
+                mut find: impl FnMut(&'static str) -> Option<*const ::std::ffi::c_void>,
             ) -> ::std::result::Result<Self, $crate::MissingSymbols> {
                 #[allow(unused_mut, reason = "a table may have nothing that is required")]
                 let mut missing = ::std::vec::Vec::new();
                 #[allow(non_snake_case, reason = "the library's own names")]
                 let table = {
                     $(
-                        let $required = library.symbol(stringify!($required));
+                        let $required = find(stringify!($required));
                         if $required.is_none() {
                             missing.push(stringify!($required));
                         }
@@ -98,7 +113,7 @@ macro_rules! symbols {
                             )*
                             $(
                                 // SAFETY: as above.
-                                $optional: library.symbol(stringify!($optional)).map(|symbol| unsafe {
+                                $optional: find(stringify!($optional)).map(|symbol| unsafe {
                                     ::std::mem::transmute::<
                                         *const ::std::ffi::c_void,
                                         unsafe extern "C" fn($($optional_type),*)
@@ -142,6 +157,13 @@ mod tests {
         }
     }
 
+    symbols! {
+        struct Renamed {
+            fn their_abs(number: i32) -> i32;
+            optional fn abs(number: i32) -> i32;
+        }
+    }
+
     fn c_library() -> Library {
         // SAFETY: the C library is loaded already.
         unsafe { Library::open(Path::new("libc.so.6")) }.unwrap()
@@ -155,6 +177,18 @@ mod tests {
         assert_eq!(missing.to_string(), "it lacks no_such_function, nor_this_one");
         let many = MissingSymbols(vec!["a"; NAMED + 3]);
         assert_eq!(many.to_string(), "it lacks a, a, a, a, a, a, a, a and 3 more");
+    }
+
+    #[test]
+    fn functions_may_have_other_names_in_the_library() {
+        let library = c_library();
+        let find = |name: &str| library.symbol(name.strip_prefix("their_")?);
+        // SAFETY: these are the functions' signatures.
+        unsafe {
+            let table = Renamed::resolve_by(find).unwrap();
+            assert_eq!((table.their_abs)(-3), 3);
+            assert!(table.abs.is_none());
+        }
     }
 
     #[test]

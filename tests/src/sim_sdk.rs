@@ -26,24 +26,40 @@ pub fn nvidia() -> &'static Path {
 }
 
 /// The libraries of a vendor are the folders of `tests/sim-sdk/VENDOR` that are named by a soname; cargo
-/// names what it builds by the package.
+/// names what it builds by the package. Headers in these folders go with the libraries.
 fn lay_out(vendor: &str) -> PathBuf {
     let source = workspace().join("tests/sim-sdk").join(vendor);
-    let entries = std::fs::read_dir(&source).expect("a folder of the vendor");
-    let libraries: Vec<String> = entries
-        .filter_map(|entry| entry.expect("an entry").file_name().into_string().ok())
-        .filter(|name| name.contains(".so"))
-        .collect();
+    let libraries = names_in(&source, |name| name.contains(".so"));
     let packages: Vec<String> =
-        libraries.iter().map(|name| format!("iccl-sim-{}", name.replace('.', "-"))).collect();
+        libraries.iter().map(|library| package_in(&source.join(library))).collect();
     let what: Vec<&str> = packages.iter().flat_map(|package| ["-p", package]).collect();
     let built = cargo_build(&what);
     let folder = built.join("test-sim-sdk").join(vendor);
     std::fs::create_dir_all(&folder).expect("the folder can be made");
     for (library, package) in libraries.iter().zip(&packages) {
         place(&built.join(format!("lib{}.so", package.replace('-', "_"))), &folder.join(library));
+        let source = source.join(library);
+        let is_header = |name: &str| Path::new(name).extension().is_some_and(|is| is == "h");
+        for header in names_in(&source, is_header) {
+            place(&source.join(&header), &folder.join(&header));
+        }
     }
     folder
+}
+
+fn names_in(folder: &Path, is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).expect("a folder of a simulated SDK");
+    entries
+        .filter_map(|entry| entry.expect("an entry").file_name().into_string().ok())
+        .filter(|name| is_wanted(name))
+        .collect()
+}
+
+/// The name of the package in a folder.
+fn package_in(folder: &Path) -> String {
+    let text = std::fs::read_to_string(folder.join("Cargo.toml")).expect("a package");
+    let name = text.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
+    name.expect("a package has a name").to_owned()
 }
 
 /// What NCCL has beyond 2.18, by the version that brought it.

@@ -46,13 +46,11 @@ pub(crate) fn build(profile: &str) -> Result<(), Failure> {
             .and_then(|()| fs::rename(&beside, &place))
             .map_err(|error| failed(&place, &error))?;
     }
-    let simulated = simulated_libraries()?;
-    for (vendor, library) in &simulated {
-        let place = folder.join("sim-sdk").join(vendor);
+    for file in simulated_files()? {
+        let place = folder.join("sim-sdk").join(&file.vendor);
         fs::create_dir_all(&place).map_err(|error| failed(&place, &error))?;
-        let built = format!("libiccl_sim_{}.so", library.replace(['.', '-'], "_"));
-        let (beside, place) = (place.join(format!(".{library}.new")), place.join(library));
-        fs::copy(folder.join(&built), &beside)
+        let (beside, place) = (place.join(format!(".{}.new", file.name)), place.join(&file.name));
+        fs::copy(folder.join(&file.from), &beside)
             .and_then(|_| fs::rename(&beside, &place))
             .map_err(|error| failed(&place, &error))?;
     }
@@ -66,17 +64,42 @@ pub(crate) fn plugin_package(name: &str) -> String {
     format!("{PLUGIN_PREFIX}{name}")
 }
 
-/// Vendor and soname of each simulated library, by the folders of `tests/sim-sdk/VENDOR/`.
-fn simulated_libraries() -> Result<Vec<(String, String)>, Failure> {
+/// A file of a simulated SDK.
+struct Simulated {
+    vendor: String,
+    /// Its name in the SDK.
+    name: String,
+    /// A path, or a name in the folder that cargo builds into.
+    from: PathBuf,
+}
+
+/// The libraries of all simulated SDKs, by the folders `tests/sim-sdk/VENDOR/SONAME/`, and the headers in
+/// these folders.
+fn simulated_files() -> Result<Vec<Simulated>, Failure> {
     let mut found = Vec::new();
     for vendor in folders(&workspace().join("tests/sim-sdk"))? {
-        for library in folders(&workspace().join("tests/sim-sdk").join(&vendor))? {
-            if library.contains(".so") {
-                found.push((vendor.clone(), library));
+        let of_vendor = workspace().join("tests/sim-sdk").join(&vendor);
+        for library in folders(&of_vendor)?.into_iter().filter(|name| name.contains(".so")) {
+            let source = of_vendor.join(&library);
+            let from = format!("lib{}.so", package_in(&source)?.replace('-', "_")).into();
+            found.push(Simulated { vendor: vendor.clone(), name: library, from });
+            let is_header = |name: &String| Path::new(name).extension().is_some_and(|is| is == "h");
+            for header in files(&source)?.into_iter().filter(is_header) {
+                let from = source.join(&header);
+                found.push(Simulated { vendor: vendor.clone(), name: header, from });
             }
         }
     }
     Ok(found)
+}
+
+/// The name of the package in a folder: two SDKs may have a library of the same name, and packages may not.
+fn package_in(folder: &Path) -> Result<String, Failure> {
+    let manifest = folder.join("Cargo.toml");
+    let text = fs::read_to_string(&manifest)
+        .map_err(|error| Failure(format!("{} cannot be read: {error}", manifest.display())))?;
+    let name = text.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
+    name.map(str::to_owned).ok_or_else(|| Failure(format!("{} has no name", manifest.display())))
 }
 
 /// The plugins of this workspace, by the folders of `plugins/`.
@@ -89,11 +112,20 @@ pub(crate) fn plugin_names() -> Result<Vec<String>, Failure> {
 
 /// The names of the folders in a folder, sorted.
 fn folders(folder: &Path) -> Result<Vec<String>, Failure> {
+    names(folder, Path::is_dir)
+}
+
+/// The names of the files in a folder, sorted.
+fn files(folder: &Path) -> Result<Vec<String>, Failure> {
+    names(folder, Path::is_file)
+}
+
+fn names(folder: &Path, is_wanted: impl Fn(&Path) -> bool) -> Result<Vec<String>, Failure> {
     let entries = fs::read_dir(folder)
         .map_err(|error| Failure(format!("{} cannot be read: {error}", folder.display())))?;
     let mut names: Vec<String> = entries
         .filter_map(Result::ok)
-        .filter(|entry| entry.path().is_dir())
+        .filter(|entry| is_wanted(&entry.path()))
         .filter_map(|entry| entry.file_name().into_string().ok())
         .collect();
     names.sort();

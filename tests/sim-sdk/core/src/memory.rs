@@ -66,6 +66,17 @@ impl Span {
     pub fn place(&self) -> Place {
         self.place
     }
+
+    /// A part of it.
+    pub fn part(&self, at: u64, bytes: u64) -> Result<Self, Refusal> {
+        let end = at.checked_add(bytes).ok_or(Refusal::InvalidValue)?;
+        if end > self.bytes {
+            return Err(Refusal::InvalidValue);
+        }
+        // SAFETY: it lies in this span.
+        let view = unsafe { self.view.add(at as usize) };
+        Ok(Self { view, bytes, ..self.clone() })
+    }
 }
 
 /// An allocation of device memory.

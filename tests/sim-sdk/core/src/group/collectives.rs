@@ -50,11 +50,45 @@ pub enum Operation {
         receive: Span,
         root: u32,
     },
+    /// Blocks of any length from each to each. How long they are, and where, lies in memory and is read
+    /// when the call runs.
+    AllToAllV {
+        send: Span,
+        receive: Span,
+        sent: BlocksAt,
+        received: BlocksAt,
+    },
     /// All messages of a group of calls, under way together.
     Messages {
         sends: Vec<(u32, Span)>,
         receives: Vec<(u32, Span)>,
     },
+}
+
+/// Where counts and displacements of all ranks lie: 8-byte numbers of elements.
+#[derive(Clone)]
+pub struct BlocksAt {
+    pub counts: Span,
+    pub displacements: Span,
+}
+
+impl BlocksAt {
+    /// The blocks of a buffer, by rank. Those that do not lie in it are the caller's fault, and end the
+    /// process as a fault of the real card would.
+    fn read(&self, buffer: &Span, width: usize) -> Vec<(u32, Span)> {
+        let words = |span: &Span| -> Vec<u64> {
+            // SAFETY: the span keeps its memory mapped; the numbers were put there for this call.
+            let bytes = unsafe { std::slice::from_raw_parts(span.view(), span.bytes() as usize) };
+            bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect()
+        };
+        let blocks = words(&self.counts).into_iter().zip(words(&self.displacements)).enumerate();
+        let of_rank = |(rank, (count, displacement))| {
+            let (at, bytes) = (displacement * width as u64, count * width as u64);
+            let part = (bytes > 0).then(|| buffer.part(at, bytes).expect("a block in its buffer"));
+            part.map(|part| (rank as u32, part))
+        };
+        blocks.filter_map(of_rank).collect()
+    }
 }
 
 /// What a fault does to an operation.
@@ -146,6 +180,7 @@ impl Operation {
             | Self::Broadcast { receive, .. }
             | Self::AllGather { receive, .. }
             | Self::AllToAll { receive, .. }
+            | Self::AllToAllV { receive, .. }
             | Self::Scatter { receive, .. } => Some(receive.clone()),
             Self::Reduce { receive, .. } | Self::Gather { receive, .. } => receive.clone(),
             Self::Messages { receives, .. } => receives.last().map(|(_, span)| span.clone()),
@@ -173,7 +208,7 @@ fn tag(call: &Call) -> u64 {
         Operation::Gather { send, root, .. } => (7, send.bytes(), *root),
         Operation::Scatter { receive, root, .. } => (8, receive.bytes(), *root),
         // Those of a pair compare their lengths.
-        Operation::Messages { .. } => (9, 0, 0),
+        Operation::Messages { .. } | Operation::AllToAllV { .. } => (9, 0, 0),
     };
     kind << 56 | u64::from(root) << 40 | bytes
 }
@@ -250,6 +285,11 @@ impl Run<'_> {
                     (0..ranks).map(|peer| (peer, from.at(peer * bytes as usize), bytes)).collect()
                 });
                 self.exchange(sends, receives)
+            }
+            Operation::AllToAllV { send, receive, sent, received } => {
+                let width = self.element.bytes();
+                let (sends, receives) = (sent.read(send, width), received.read(receive, width));
+                self.operation(&Operation::Messages { sends, receives })
             }
             Operation::Messages { sends, receives } => {
                 let all = |list: &[(u32, Span)]| -> Vec<_> {

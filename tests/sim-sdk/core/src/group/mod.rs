@@ -9,6 +9,6 @@ mod communicator;
 mod exchange;
 mod file;
 
-pub use collectives::{Call, Flaw, Operation};
+pub use collectives::{BlocksAt, Call, Flaw, Operation};
 pub use communicator::{Communicator, Health, InitError};
 pub use file::Invitation;
