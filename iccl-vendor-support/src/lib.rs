@@ -5,6 +5,7 @@
 //!
 //! Nothing of any one maker may live here.
 
+mod callbacks;
 mod capabilities;
 mod current;
 mod errors;
@@ -14,12 +15,15 @@ mod loaded;
 mod memory;
 mod opening;
 pub mod plan;
+mod process;
+mod regions;
 mod search;
 mod self_test;
 #[macro_use]
 mod symbols;
 mod waiting;
 
+pub use callbacks::{enqueue_callback, handle};
 pub use capabilities::{capability_table, is_offered, keep_documented};
 pub use current::{Entered, ThreadState};
 pub use errors::{failure, one_line, static_text, written_text};
@@ -28,6 +32,8 @@ pub use library::Library;
 pub use loaded::{loaded_libraries, other_versions};
 pub use memory::{Allocation, Allocations, Direction, pages};
 pub use opening::{named_folders, open, table};
+pub use process::OwnProcess;
+pub use regions::Regions;
 pub use search::{Candidate, Place, Search, python_folders, variable_folders};
 pub use self_test::self_test;
 pub use symbols::MissingSymbols;

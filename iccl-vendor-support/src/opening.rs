@@ -80,8 +80,12 @@ fn tell_of_others(loaded: &[PathBuf], used: &Path) {
 
 fn missing(names: &[&str], search: &Search, reasons: &[String]) -> PluginError {
     let mut text = format!("{} not found: looked {}", names.join(" or "), search.places());
-    // That there is no such file was just said.
-    for reason in reasons.iter().filter(|reason| !reason.contains("No such file")) {
+    // That there is no such file was just said; not that a file that it needs is missing.
+    let is_said = |reason: &str| {
+        let names_it = names.iter().any(|name| reason.starts_with(&format!("{name}:")));
+        names_it && reason.contains("No such file")
+    };
+    for reason in reasons.iter().filter(|reason| !is_said(reason)) {
         let _ = write!(text, "; {reason}");
     }
     PluginError::new(Status::LibraryMissing, text)
@@ -122,6 +126,15 @@ mod tests {
         let error = open(&["libx.so.2", "libx.so.1"], &search, |_| Ok(())).unwrap_err();
         assert_eq!(error.status, Status::LibraryMissing);
         assert_eq!(error.message, "libx.so.2 or libx.so.1 not found: looked /usr");
+    }
+
+    #[test]
+    fn a_library_that_a_library_needs_is_told_as_missing() {
+        let search = Search { named: vec!["/usr".into()], usual: vec![] };
+        let reasons = ["libx.so.2: No such file", "liby.so.1: No such file"].map(str::to_owned);
+        let error = missing(&["libx.so.2"], &search, &reasons);
+        let expected = "libx.so.2 not found: looked /usr; liby.so.1: No such file";
+        assert_eq!(error.message, expected);
     }
 
     #[test]

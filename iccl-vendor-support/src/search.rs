@@ -80,6 +80,14 @@ impl Search {
         candidates
     }
 
+    /// Where a driver with these names is looked for. It belongs to the machine, not to a toolkit: a
+    /// named folder without one does not hide it. `usual` is where the maker's drivers are installed.
+    #[must_use]
+    pub fn for_driver(&self, names: &[&str], usual: Vec<PathBuf>) -> Self {
+        let holds_driver = |folder: &&PathBuf| names.iter().any(|name| folder.join(name).exists());
+        Self { named: self.named.iter().filter(holds_driver).cloned().collect(), usual }
+    }
+
     /// Where is looked, for a message.
     pub fn places(&self) -> String {
         let list = |folders: &[PathBuf]| {
@@ -132,6 +140,18 @@ pub fn python_folders(root: &Path, below: &[&str]) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_without_driver_does_not_hide_the_machines() {
+        let folder = tempfile::tempdir().unwrap();
+        let named = folder.path().to_owned();
+        let search = Search { named: vec![named.clone()], usual: vec!["/toolkit".into()] };
+        let driver = || search.for_driver(&["libdriver.so"], vec!["/opt".into()]);
+        assert!(driver().named.is_empty());
+        assert_eq!(driver().usual, [PathBuf::from("/opt")]);
+        fs::write(folder.path().join("libdriver.so"), "").unwrap();
+        assert_eq!(driver().named, [named]);
+    }
 
     #[test]
     fn named_folders_are_the_only_ones() {

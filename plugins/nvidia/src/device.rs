@@ -5,11 +5,9 @@
 //! legacy default stream: it waits for streams of the application, on which there may be work that
 //! waits for iccl.
 
-use std::collections::HashMap;
 use std::ffi::c_void;
-use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use iccl_plugin_api::sdk::{
@@ -17,7 +15,9 @@ use iccl_plugin_api::sdk::{
 };
 use iccl_plugin_api::tables::MemoryRegion;
 use iccl_plugin_api::{MemoryKind, Status};
-use iccl_vendor_support::{Allocation, Allocations, Pace, wait_until_done};
+use iccl_vendor_support::{
+    Allocation, Allocations, Pace, Regions, enqueue_callback, handle, wait_until_done,
+};
 
 use crate::context::PrimaryContext;
 use crate::cuda::{GpuDirect, STREAM_FLAGS};
@@ -49,9 +49,7 @@ pub struct Card {
     /// For copies that are over when they return, and to ask how the card is.
     own_stream: StreamHandle,
     pub(crate) allocations: Allocations,
-    /// Descriptors that were given out, by the mark of their region.
-    pub(crate) regions: Mutex<HashMap<u64, Option<OwnedFd>>>,
-    pub(crate) last_region: AtomicU64,
+    pub(crate) regions: Regions,
 }
 
 /// A stream of NVIDIA's.
@@ -79,8 +77,7 @@ impl Card {
             direct,
             own_stream: StreamHandle(stream),
             allocations: Allocations::default(),
-            regions: Mutex::default(),
-            last_region: AtomicU64::new(0),
+            regions: Regions::default(),
         })
     }
 
@@ -112,14 +109,6 @@ pub(crate) fn open_stream(runtime: &sys::Runtime, stream: u64) -> PluginResult<s
     }
 }
 
-/// A stream's or an event's handle.
-fn handle(number: u64) -> PluginResult<*mut c_void> {
-    if number == 0 {
-        return Err(PluginError::invalid("0 is no stream or event of a card"));
-    }
-    Ok(std::ptr::with_exposed_provenance_mut(number as usize))
-}
-
 /// `Pending` for an answer that says so.
 fn progress(
     runtime: &sys::Runtime,
@@ -133,12 +122,6 @@ fn progress(
         return Ok(Progress::Pending);
     }
     runtime.check(call, answer).map(|()| Progress::Done)
-}
-
-/// What a stream calls: the callback that was boxed for it.
-unsafe extern "C" fn call_back(user: *mut c_void) {
-    // SAFETY: `host_function` passes a box, and the stream calls once.
-    unsafe { Box::from_raw(user.cast::<HostCallback>()) }.call();
 }
 
 impl Device for Card {
@@ -273,12 +256,10 @@ impl Device for Card {
     fn host_function(&self, stream: u64, callback: HostCallback) -> PluginResult<()> {
         let _current = self.context.enter()?;
         let stream = self.open_stream(stream)?;
-        let user = Box::into_raw(Box::new(callback));
-        // SAFETY: the function takes the box, which is its own from now on.
-        let answer = unsafe { (self.runtime().cudaLaunchHostFunc)(stream, call_back, user.cast()) };
-        self.runtime().check("cudaLaunchHostFunc", answer).inspect_err(|_| {
-            // SAFETY: the function was not taken, so nobody else has the box.
-            drop(unsafe { Box::from_raw(user) });
+        enqueue_callback(callback, |function, user| {
+            // SAFETY: the stream calls the function with its argument, once.
+            let answer = unsafe { (self.runtime().cudaLaunchHostFunc)(stream, function, user) };
+            self.runtime().check("cudaLaunchHostFunc", answer)
         })
     }
 
@@ -353,7 +334,7 @@ impl Device for Card {
     }
 
     fn release_region(&self, region: &MemoryRegion) -> PluginResult<()> {
-        self.release(region)
+        self.regions.release(region)
     }
 
     fn async_error(&self) -> PluginResult<()> {
@@ -377,7 +358,6 @@ impl Card {
 
 impl Drop for Card {
     fn drop(&mut self) {
-        self.regions.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let stream = self.own_stream.0.expose_provenance() as u64;
         if let Err(error) = self.stream_destroy(stream) {
             tracing::warn!(%error, "a card's own stream could not be destroyed");

@@ -1,7 +1,5 @@
 //! NVIDIA's libraries: which files they are, and where they are looked for.
 
-use std::path::PathBuf;
-
 use iccl_plugin_api::sdk::{PluginResult, Settings};
 use iccl_vendor_support::{Search, named_folders, python_folders, variable_folders};
 
@@ -33,23 +31,7 @@ pub(crate) fn search(settings: &Settings<'_>) -> PluginResult<Search> {
     Ok(Search { named, usual })
 }
 
-/// Where the driver is looked for: it belongs to the machine, not to a toolkit, so that a named
-/// folder without one does not hide it.
+/// Where the driver is looked for.
 pub(crate) fn driver_search(search: &Search) -> Search {
-    let holds_driver = |folder: &&PathBuf| DRIVER.iter().any(|name| folder.join(name).exists());
-    Search {
-        named: search.named.iter().filter(holds_driver).cloned().collect(),
-        usual: vec!["/usr/lib/wsl/lib".into()],
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_folder_without_driver_does_not_hide_the_machines() {
-        let search = Search { named: vec!["/usr".into()], usual: vec![] };
-        assert!(driver_search(&search).named.is_empty());
-    }
+    search.for_driver(DRIVER, vec!["/usr/lib/wsl/lib".into()])
 }

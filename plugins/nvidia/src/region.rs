@@ -1,13 +1,11 @@
 //! A card's memory as a NIC registers it.
 
 use std::ffi::{c_int, c_void};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
+use std::os::fd::{FromRawFd, OwnedFd};
 
 use iccl_plugin_api::MemoryKind;
 use iccl_plugin_api::sdk::{PluginError, PluginResult};
-use iccl_plugin_api::tables::{MemoryRegion, region_form};
+use iccl_plugin_api::tables::MemoryRegion;
 use iccl_vendor_support::{page_bytes, pages};
 
 use crate::device::Card;
@@ -29,27 +27,11 @@ impl Card {
         }
         let _current = self.context.enter()?;
         self.synchronise_copies(pointer)?;
-        let cookie = self.last_region.fetch_add(1, Ordering::Relaxed) + 1;
-        let mut region = MemoryRegion {
-            form: region_form::ADDRESS,
-            descriptor: -1,
-            address: pointer.expose_provenance() as u64,
-            offset: 0,
-            length: bytes,
-            cookie,
-        };
-        let mut descriptor = None;
         if self.direct.dma_buf {
-            let (opened, offset) = self.dma_buf(pointer, length)?;
-            region.form = region_form::DMA_BUF;
-            region.descriptor = opened.as_raw_fd();
-            region.address = 0;
-            region.offset = offset as u64;
-            descriptor = Some(opened);
+            let (descriptor, offset) = self.dma_buf(pointer, length)?;
+            return Ok(self.regions.by_descriptor(descriptor, offset as u64, bytes));
         }
-        let mut regions = self.regions.lock().unwrap_or_else(PoisonError::into_inner);
-        regions.insert(cookie, descriptor);
-        Ok(region)
+        Ok(self.regions.by_address(pointer, bytes))
     }
 
     /// Copies of memory that a NIC reaches must be over when they say so.
@@ -83,14 +65,6 @@ impl Card {
         }
         // SAFETY: the driver made it for the caller.
         Ok((unsafe { OwnedFd::from_raw_fd(descriptor) }, offset))
-    }
-
-    /// Takes back what `export` gave, once.
-    pub(crate) fn release(&self, region: &MemoryRegion) -> PluginResult<()> {
-        let mut regions = self.regions.lock().unwrap_or_else(PoisonError::into_inner);
-        regions.remove(&region.cookie).map(drop).ok_or_else(|| {
-            PluginError::invalid(format!("there is no region {} of this card", region.cookie))
-        })
     }
 
     /// Makes what NICs wrote visible to the card, where it is not by itself.
