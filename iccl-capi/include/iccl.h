@@ -406,7 +406,7 @@ icclResult_t icclGroupStart(void);
  * nothing; it answers that call's result then. Operations of one stream begin together, so a send and a
  * receive of one group never wait for each other. Communicators that were begun in the group are made
  * when this returns, except those with blocking = 0: then it answers icclInProgress. The handle of
- * one that cannot be made is ended. */
+ * one that cannot be made, or whose group was refused, is ended. */
 icclResult_t icclGroupEnd(void);
 
 /* ---- Reductions that a communicator is given besides those that all have ---- */

@@ -4,14 +4,15 @@ use std::ffi::{c_int, c_void};
 
 use iccl_runtime::comm::{Communicator, Handle, Stream};
 
-use crate::failure::{Refused, guard};
+use crate::entry;
+use crate::failure::Refused;
+use crate::groups::guard_in_group;
 use crate::numbers::Outcome;
 use crate::reductions::reduction;
 use crate::streams::stream_of;
 use crate::types::{
     CommHandle, DataTypeNumber, RedOpNumber, ResultNumber, StreamHandle, data_type, rank,
 };
-use crate::{entry, groups};
 
 /// Enqueues an operation: finds communicator and stream, and makes the call. How the operation ends,
 /// the stream and the communicator tell.
@@ -21,19 +22,12 @@ pub(crate) fn enqueue(
     stream: StreamHandle,
     call: impl FnOnce(&Communicator, &Stream) -> Refused<Handle>,
 ) -> ResultNumber {
-    let enqueued = || {
+    guard_in_group(function, comm, || {
         let communicator = entry::ready(comm)?;
         let stream = stream_of(stream, &communicator)?;
         // A handle that is dropped does not stop the operation.
         drop(call(&communicator, &stream)?);
         Ok(Outcome::Success)
-    };
-    guard(function, comm, || {
-        enqueued().inspect_err(|failure| {
-            if groups::is_open() {
-                groups::refuse(function, failure);
-            }
-        })
     })
 }
 

@@ -46,7 +46,7 @@ pub unsafe extern "C" fn icclCommInitRank(
     commId: icclUniqueId,
     rank: c_int,
 ) -> ResultNumber {
-    guard_alone("icclCommInitRank", || {
+    groups::guard_in_group("icclCommInitRank", std::ptr::null_mut(), || {
         // SAFETY: the caller promises it.
         unsafe { init_rank(comm, nranks, &commId, rank, std::ptr::null()) }
     })
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn icclCommInitRankConfig(
     rank: c_int,
     config: *const icclConfig_t,
 ) -> ResultNumber {
-    guard_alone("icclCommInitRankConfig", || {
+    groups::guard_in_group("icclCommInitRankConfig", std::ptr::null_mut(), || {
         // SAFETY: the caller promises it.
         unsafe { init_rank(comm, nranks, &commId, rank, config) }
     })
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn icclCommInitWorld(
     comm: *mut CommHandle,
     config: *const icclConfig_t,
 ) -> ResultNumber {
-    guard_alone("icclCommInitWorld", || {
+    groups::guard_in_group("icclCommInitWorld", std::ptr::null_mut(), || {
         not_null("comm", comm)?;
         // SAFETY: the caller promises it.
         let settings = unsafe { Settings::read(config)? };

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use iccl_runtime::comm::{Communicator, Pending};
+use iccl_runtime::comm::{Communicator, Pending, PendingChild};
 use iccl_runtime::{Error, ErrorKind};
 
 use crate::failure::{Failure, Refused};
@@ -80,7 +80,7 @@ impl Siblings {
 pub(crate) enum Making {
     Joining(Pending),
     /// Out of another one; a rank without a color gets none.
-    Splitting(JoinHandle<iccl_runtime::Result<Option<Communicator>>>),
+    Splitting(PendingChild),
 }
 
 impl From<Pending> for Making {
@@ -89,9 +89,9 @@ impl From<Pending> for Making {
     }
 }
 
-impl From<JoinHandle<iccl_runtime::Result<Option<Communicator>>>> for Making {
-    fn from(thread: JoinHandle<iccl_runtime::Result<Option<Communicator>>>) -> Self {
-        Self::Splitting(thread)
+impl From<PendingChild> for Making {
+    fn from(pending: PendingChild) -> Self {
+        Self::Splitting(pending)
     }
 }
 
@@ -99,14 +99,14 @@ impl Making {
     fn is_over(&self) -> bool {
         match self {
             Self::Joining(pending) => pending.is_over(),
-            Self::Splitting(thread) => thread.is_finished(),
+            Self::Splitting(pending) => pending.is_over(),
         }
     }
 
     fn finish(self) -> iccl_runtime::Result<Option<Communicator>> {
         match self {
             Self::Joining(pending) => pending.finish().map(Some),
-            Self::Splitting(thread) => joined(thread),
+            Self::Splitting(pending) => pending.finish(),
         }
     }
 }

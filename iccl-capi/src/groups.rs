@@ -1,27 +1,47 @@
 //! Groups: calls that take effect together.
 
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use iccl_runtime::bootstrap::UniqueId;
 use iccl_runtime::comm::{self as runtime, Communicator, Pending, Runtime, group_depth};
 
 use crate::entry::{self, Entry, Siblings};
-use crate::failure::{Failure, Refused, guard_alone};
+use crate::failure::{Failure, Refused, guard, guard_alone};
 use crate::numbers::Outcome;
 use crate::types::{CommHandle, ResultNumber};
 
 thread_local! {
-    static GROUP: RefCell<Group> = RefCell::default();
+    /// Never destroyed: C calls to the very end of a thread, and of the program.
+    static GROUP: RefCell<ManuallyDrop<Group>> =
+        const { RefCell::new(ManuallyDrop::new(Group::NONE)) };
+    /// Gives up what is begun when the thread ends in a group.
+    static AT_END: AtEnd = const { AtEnd };
+}
+
+struct AtEnd;
+
+impl Drop for AtEnd {
+    fn drop(&mut self) {
+        drop(take());
+    }
 }
 
 /// What this library adds to the runtime's group of a thread.
-#[derive(Default)]
 struct Group {
     /// Communicators that are being made.
     joining: Vec<(CommHandle, Arc<Entry>)>,
     /// The first call that was refused.
     refused: Option<Failure>,
+}
+
+impl Group {
+    const NONE: Self = Self { joining: Vec::new(), refused: None };
+}
+
+fn take() -> Group {
+    GROUP.with_borrow_mut(|group| std::mem::replace(&mut **group, Group::NONE))
 }
 
 /// How a communicator is joined.
@@ -53,11 +73,13 @@ pub(crate) fn is_open() -> bool {
 
 /// The end of this thread's group waits for a communicator.
 pub(crate) fn waits_for(handle: CommHandle, entry: Arc<Entry>) {
+    // Late destructors of the thread have nothing to be ended.
+    let _ = AT_END.try_with(|_| ());
     GROUP.with_borrow_mut(|group| group.joining.push((handle, entry)));
 }
 
 /// A call of this thread's group was refused, so nothing of the group takes place, and its end says why.
-pub(crate) fn refuse(function: &str, failure: &Failure) {
+fn refuse(function: &str, failure: &Failure) {
     // A group that is left open makes the runtime refuse all of it.
     drop(runtime::Group::start());
     let text =
@@ -65,6 +87,21 @@ pub(crate) fn refuse(function: &str, failure: &Failure) {
     GROUP.with_borrow_mut(|group| {
         group.refused.get_or_insert(Failure::new(failure.outcome, text));
     });
+}
+
+/// As [`guard`], for functions that may stand in a group: one that is refused there takes the group with it.
+pub(crate) fn guard_in_group(
+    function: &str,
+    comm: CommHandle,
+    body: impl FnOnce() -> Refused<Outcome>,
+) -> ResultNumber {
+    guard(function, comm, || {
+        body().inspect_err(|failure| {
+            if is_open() {
+                refuse(function, failure);
+            }
+        })
+    })
 }
 
 /// Begins a group of this thread: calls up to its end take effect together. Groups may be nested; the
@@ -81,7 +118,7 @@ pub extern "C" fn icclGroupStart() -> ResultNumber {
 /// nothing; it answers that call's result then. Operations of one stream begin together, so a send and a
 /// receive of one group never wait for each other. Communicators that were begun in the group are made
 /// when this returns, except those with blocking = 0: then it answers icclInProgress. The handle of
-/// one that cannot be made is ended.
+/// one that cannot be made, or whose group was refused, is ended.
 #[unsafe(no_mangle)]
 pub extern "C" fn icclGroupEnd() -> ResultNumber {
     guard_alone("icclGroupEnd", || {
@@ -89,14 +126,25 @@ pub extern "C" fn icclGroupEnd() -> ResultNumber {
         if is_open() {
             return Ok(enqueued.map(|()| Outcome::Success)?);
         }
-        let ended = GROUP.take();
-        let made = wait_for(ended.joining);
+        let ended = take();
         match (ended.refused, enqueued) {
-            (Some(failure), _) => Err(failure),
-            (None, Err(error)) => Err(error.into()),
-            (None, Ok(())) => made,
+            (None, Ok(())) => wait_for(ended.joining),
+            (refused, enqueued) => {
+                give_up(ended.joining);
+                let failure = refused.or_else(|| enqueued.err().map(Failure::from));
+                Err(failure.unwrap_or_else(|| Failure::usage("nothing of the group was done")))
+            }
         }
     })
+}
+
+/// Nothing of the group is done, and the other ranks need not wait for it.
+fn give_up(joining: Vec<(CommHandle, Arc<Entry>)>) {
+    for (handle, entry) in joining {
+        // If somebody aborted it, or there never was one, it is gone already.
+        let _ = entry::take(handle);
+        entry.abort();
+    }
 }
 
 /// Waits until communicators are made.

@@ -3,12 +3,12 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use iccl_runtime::comm::Communicator;
+use iccl_runtime::comm::{Communicator, PendingChild};
 
 use crate::config::{Overrides, icclConfig_t};
 use crate::entry::{self, Entry};
 use crate::failure::{Failure, Refused, guard};
-use crate::groups;
+use crate::groups::{self, guard_in_group};
 use crate::numbers::Outcome;
 use crate::types::{CommHandle, ResultNumber, answer, not_null, rank};
 
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn icclCommSplit(
     newcomm: *mut CommHandle,
     config: *const icclConfig_t,
 ) -> ResultNumber {
-    guard("icclCommSplit", comm, || {
+    guard_in_group("icclCommSplit", comm, || {
         let color = match color {
             ICCL_SPLIT_NOCOLOR => None,
             color => Some(u32::try_from(color).map_err(|_| {
@@ -40,9 +40,13 @@ pub unsafe extern "C" fn icclCommSplit(
                 Failure::argument(text)
             })?),
         };
-        let split = move |parent: &Communicator| parent.split(color, key);
+        let how = How {
+            gives_one: color.is_some(),
+            now: &|parent| parent.split(color, key),
+            later: &|parent| parent.begin_split(color, key),
+        };
         // SAFETY: the caller promises it.
-        unsafe { make(comm, newcomm, config, color.is_some(), split) }
+        unsafe { make(comm, newcomm, config, &how) }
     })
 }
 
@@ -54,10 +58,14 @@ pub unsafe extern "C" fn icclCommDup(
     newcomm: *mut CommHandle,
     config: *const icclConfig_t,
 ) -> ResultNumber {
-    guard("icclCommDup", comm, || {
-        let duplicate = |parent: &Communicator| parent.duplicate().map(Some);
+    guard_in_group("icclCommDup", comm, || {
+        let how = How {
+            gives_one: true,
+            now: &|parent| parent.duplicate().map(Some),
+            later: &|parent| parent.begin_duplicate(),
+        };
         // SAFETY: the caller promises it.
-        unsafe { make(comm, newcomm, config, true, duplicate) }
+        unsafe { make(comm, newcomm, config, &how) }
     })
 }
 
@@ -74,7 +82,7 @@ pub unsafe extern "C" fn icclCommShrink(
     config: *const icclConfig_t,
     shrinkFlags: c_int,
 ) -> ResultNumber {
-    guard("icclCommShrink", comm, || {
+    guard_in_group("icclCommShrink", comm, || {
         let parent = entry::ready(comm)?;
         let count = usize::try_from(excludeRanksCount).map_err(|_| {
             Failure::argument(format!("excludeRanksCount is {excludeRanksCount}, less than 0"))
@@ -89,19 +97,35 @@ pub unsafe extern "C" fn icclCommShrink(
                 rank(&format!("excludeRanksList[{at}]"), number, parent.ranks())
             })
             .collect::<Refused<_>>()?;
-        match shrinkFlags {
-            ICCL_SHRINK_DEFAULT => {}
-            ICCL_SHRINK_ABORT => parent.abort(),
+        let aborts = match shrinkFlags {
+            ICCL_SHRINK_DEFAULT => false,
+            ICCL_SHRINK_ABORT => true,
             other => {
                 let text = format!(
                     "shrinkFlags is {other}, neither ICCL_SHRINK_DEFAULT nor ICCL_SHRINK_ABORT"
                 );
                 return Err(Failure::argument(text));
             }
-        }
-        let shrink = move |parent: &Communicator| parent.shrink(&exclude).map(Some);
+        };
+        // Not before everything was checked.
+        let abort_first = |parent: &Communicator| {
+            if aborts && !exclude.contains(&parent.rank()) {
+                parent.abort();
+            }
+        };
+        let how = How {
+            gives_one: true,
+            now: &|parent| {
+                abort_first(parent);
+                parent.shrink(&exclude).map(Some)
+            },
+            later: &|parent| {
+                abort_first(parent);
+                parent.begin_shrink(&exclude)
+            },
+        };
         // SAFETY: the caller promises it.
-        unsafe { make(comm, newcomm, config, true, shrink) }
+        unsafe { make(comm, newcomm, config, &how) }
     })
 }
 
@@ -126,8 +150,16 @@ pub unsafe extern "C" fn icclCommGetLostRanks(
     })
 }
 
-/// Makes a communicator out of another, now, in the background, or at the end of the group. `gives_one`
-/// is whether this rank gets one.
+/// How a communicator is made out of another.
+struct How<'a> {
+    /// Whether this rank gets one.
+    gives_one: bool,
+    now: &'a dyn Fn(&Communicator) -> iccl_runtime::Result<Option<Communicator>>,
+    /// In the background, in the order of the calls.
+    later: &'a dyn Fn(&Arc<Communicator>) -> iccl_runtime::Result<PendingChild>,
+}
+
+/// Makes a communicator out of another, now, in the background, or at the end of the group.
 ///
 /// # Safety
 /// `newcomm` may be written; `config` is as [`Overrides::read`] needs it.
@@ -135,8 +167,7 @@ unsafe fn make(
     comm: CommHandle,
     newcomm: *mut CommHandle,
     config: *const icclConfig_t,
-    gives_one: bool,
-    how: impl FnOnce(&Communicator) -> iccl_runtime::Result<Option<Communicator>> + Send + 'static,
+    how: &How<'_>,
 ) -> Refused<Outcome> {
     not_null("newcomm", newcomm)?;
     let parent_entry = entry::find(comm)?;
@@ -149,26 +180,23 @@ unsafe fn make(
         unsafe { answer("newcomm", newcomm, handle) }
     };
     if blocking && !groups::is_open() {
-        let handle = match how(&parent)? {
+        let handle = match (how.now)(&parent)? {
             Some(made) => Entry::made(blocking, overrides.name, made)?,
             None => std::ptr::null_mut(),
         };
         give(handle)?;
         return Ok(Outcome::Success);
     }
-    let thread = std::thread::Builder::new()
-        .name(format!("iccl-split-{}", parent.rank()))
-        .spawn(move || how(&parent))
-        .map_err(|error| Failure::new(Outcome::OutOfResources, format!("no thread: {error}")))?;
-    let (handle, entry) = if gives_one {
-        Entry::joining(blocking, overrides.name, thread.into())?
+    let making = (how.later)(&parent)?.into();
+    let (handle, entry) = if how.gives_one {
+        Entry::joining(blocking, overrides.name, making)?
     } else {
-        (std::ptr::null_mut(), Arc::new(Entry::without_handle(blocking, thread.into())))
+        (std::ptr::null_mut(), Arc::new(Entry::without_handle(blocking, making)))
     };
     give(handle)?;
     if groups::is_open() {
         groups::waits_for(handle, entry);
         return Ok(Outcome::Success);
     }
-    Ok(if gives_one { Outcome::InProgress } else { Outcome::Success })
+    Ok(if how.gives_one { Outcome::InProgress } else { Outcome::Success })
 }

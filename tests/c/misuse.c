@@ -1,6 +1,7 @@
 /* Everything that a caller can get wrong is an answer, never a crash. */
 #include <pthread.h>
 #include <stdint.h>
+#include <time.h>
 
 #include "check.h"
 
@@ -191,6 +192,29 @@ static void groups(void) {
         OK(icclCommSynchronize(comms[rank]));
         TRUE_(numbers[rank][0] == (float)rank);
     }
+    /* A call that makes a communicator is one of the group's. */
+    icclComm_t part = NULL;
+    OK(icclGroupStart());
+    OK(icclCommDup(comms[0], &part, NULL));
+    FAILS(icclInvalidArgument, "color is -2", icclCommSplit(comms[0], -2, 0, &part, NULL));
+    FAILS(icclInvalidArgument, "icclCommSplit was refused", icclGroupEnd());
+    ANSWERS(icclInvalidHandle, icclCommDestroy(part));
+    icclUniqueId id;
+    OK(icclGetUniqueId(&id));
+    time_t started = time(NULL);
+    OK(icclGroupStart());
+    OK(icclCommInitRank(&part, 2, id, 0));
+    FAILS(icclInvalidArgument, "rank", icclCommInitRank(&part, 2, id, 2));
+    FAILS(icclInvalidArgument, "icclCommInitRank was refused", icclGroupEnd());
+    ANSWERS(icclInvalidHandle, icclCommDestroy(part));
+    /* It did not wait for rank 1, for which it had a minute. */
+    TRUE_(time(NULL) - started < 30);
+    /* A shrink that is refused ends nothing. */
+    FAILS(icclInvalidArgument, "newcomm",
+          icclCommShrink(comms[0], NULL, 0, NULL, NULL, ICCL_SHRINK_ABORT));
+    int self = 0;
+    FAILS(icclInvalidArgument, "itself",
+          icclCommShrink(comms[0], &self, 1, &part, NULL, ICCL_SHRINK_ABORT));
     /* The communicators are as if it had not been. */
     OK(icclGroupStart());
     for (int rank = 0; rank < RANKS; rank++) {

@@ -121,6 +121,11 @@ fn b052_a_process_may_end_without_destroying_anything() {
 }
 
 #[test]
+fn b052_destructors_of_threads_and_of_the_program_may_call() {
+    runs(&test_program("late.c"), "right to the end");
+}
+
+#[test]
 fn survivors_go_on_without_a_rank_that_died() {
     let program = build_c_program(&test_program("survivors.c"), Sanitizer::AddressAndUndefined);
     let launch = Launch::new(&program.to_string_lossy(), 3, &[]);

@@ -132,7 +132,7 @@ impl Buffer {
     /// # Errors
     /// `InvalidArgument` if they reach past the end; what the driver says.
     pub fn write<T: Element>(&self, first: usize, elements: &[T]) -> Result<()> {
-        self.write_bytes(first as u64 * T::DTYPE.size_bytes() as u64, bytes_of(elements))
+        self.write_bytes(bytes_of_count::<T>(first)?, bytes_of(elements))
     }
 
     fn write_bytes(&self, offset: u64, bytes: &[u8]) -> Result<()> {
@@ -171,7 +171,7 @@ impl Buffer {
     /// # Errors
     /// `InvalidArgument` if they reach past the end; what the driver says.
     pub fn read_into<T: Element>(&self, first: usize, elements: &mut [T]) -> Result<()> {
-        let offset = first as u64 * T::DTYPE.size_bytes() as u64;
+        let offset = bytes_of_count::<T>(first)?;
         let place = self.slice(offset, size_of_val(elements) as u64)?;
         let bytes = bytes_of_mut(elements);
         let source = (place.address().cast_const(), MemoryKind::Device);
@@ -184,6 +184,16 @@ impl Buffer {
             )
         }
     }
+}
+
+/// How many bytes `count` elements have.
+pub(super) fn bytes_of_count<T: Element>(count: usize) -> Result<u64> {
+    (count as u64).checked_mul(T::DTYPE.size_bytes() as u64).ok_or_else(|| {
+        Error::new(
+            ErrorKind::InvalidArgument,
+            format!("{count} elements of {} are more bytes than memory can have", T::DTYPE),
+        )
+    })
 }
 
 #[cfg(test)]
@@ -216,6 +226,16 @@ mod tests {
         );
         let past = slice.write(1, &[7_u32, 8]).expect_err("past the slice");
         assert_eq!(past.kind(), ErrorKind::InvalidArgument);
+        // Their bytes are 2^64 and a few more, which is not the beginning.
+        let around = usize::MAX / 4 + 2;
+        for refused in [
+            buffer.write(around, &[9_u32]).map(drop),
+            buffer.read_into(around, &mut [0_u32]),
+            device.allocate::<u32>(around).map(drop),
+        ] {
+            assert_eq!(refused.expect_err("too far").kind(), ErrorKind::InvalidArgument);
+        }
+        assert_eq!(buffer.read::<u32>().expect("elements"), [0, 0, 5, 6, 0, 0, 0, 0]);
         let odd = buffer.slice(0, 6).expect("inside").read::<u32>().expect_err("no whole number");
         assert_eq!(odd.kind(), ErrorKind::InvalidArgument);
     }

@@ -11,6 +11,7 @@ use super::buffer::Buffer;
 use super::device::Device;
 use super::own_messages;
 use super::reduction::Reduction;
+use super::turns::Turn;
 use crate::engine::Program;
 use crate::engine::envelope::Purpose;
 use crate::schedule::{Block, Counts, Request};
@@ -26,6 +27,8 @@ pub(super) struct Call {
     pub(super) root: u32,
     pub(super) counts: Option<Counts>,
     pub(super) purpose: Purpose,
+    /// Queues when the call is numbered.
+    pub(super) turn: Option<Arc<Turn>>,
 }
 
 impl Call {
@@ -111,7 +114,7 @@ impl Call {
     fn of(collective: Collective, count: u64, dtype: DataType) -> Self {
         let reduction = RedOp::Sum.into();
         let purpose = Purpose::Application;
-        Self { collective, dtype, reduction, count, root: 0, counts: None, purpose }
+        Self { collective, dtype, reduction, count, root: 0, counts: None, purpose, turn: None }
     }
 
     fn with_counts(collective: Collective, counts: Counts, dtype: DataType) -> Self {

@@ -313,7 +313,7 @@ impl Communicator {
     fn check(&self, call: Call, operands: Operands, stream: &Stream) -> Result<Checked> {
         self.engine.check()?;
         stream.must_be_of(&self.device)?;
-        let Call { collective, dtype, reduction, count, root, counts, purpose } = call;
+        let Call { collective, dtype, reduction, count, root, counts, purpose, turn } = call;
         let mut request = self.request(collective, dtype, reduction.op(), count, root, false);
         request.counts = counts.map(Arc::new);
         request.in_place = operands.are_in_place(&request);
@@ -347,6 +347,7 @@ impl Communicator {
                 on_complete: None,
             },
             stream: stream.clone(),
+            turn,
         })
     }
 
@@ -421,8 +422,7 @@ impl Communicator {
     /// # Errors
     /// How the first operation that failed ended; `Timeout`.
     pub fn flush(&self, timeout: Duration) -> Result<()> {
-        let deadline = Instant::now() + timeout;
-        self.stream.synchronize_for(deadline.saturating_duration_since(Instant::now()))
+        self.stream.synchronize_for(timeout)
     }
 }
 

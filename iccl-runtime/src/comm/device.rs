@@ -11,7 +11,7 @@ use iccl_plugin_api::sdk::DeviceFacts;
 use iccl_plugin_api::tables::{host_to_stream, stream_to_host};
 use semver::Version;
 
-use super::buffer::Buffer;
+use super::buffer::{Buffer, bytes_of_count};
 use super::element::Element;
 use super::stream::Stream;
 use crate::engine::{CardPool, PluginCard};
@@ -78,9 +78,9 @@ impl Device {
     /// Memory for `count` elements, set to zero.
     ///
     /// # Errors
-    /// `OutOfResources`; what the driver says.
+    /// `InvalidArgument` for more than memory can have; `OutOfResources`; what the driver says.
     pub fn allocate<T: Element>(&self, count: usize) -> Result<Buffer> {
-        Buffer::zeroed(self, count as u64 * T::DTYPE.size_bytes() as u64)
+        Buffer::zeroed(self, bytes_of_count::<T>(count)?)
     }
 
     /// Memory that holds `elements`.

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::sync::{Arc, MutexGuard, OnceLock};
 use std::thread::ThreadId;
 
@@ -13,11 +14,24 @@ use super::handle::Handle;
 use super::order::{Numbers, Order};
 use super::own_messages::{self, Joined};
 use super::stream::Stream;
+use super::turns::Turn;
 use crate::engine::OperationRequest;
 use crate::{Error, ErrorKind, Result};
 
 thread_local! {
-    static OPEN: RefCell<Open> = RefCell::default();
+    /// Never destroyed: calls are made to the very end of a thread, by destructors of its other values
+    /// and, on the first thread, by those of the program.
+    static OPEN: RefCell<ManuallyDrop<Open>> = const { RefCell::new(ManuallyDrop::new(Open::NONE)) };
+    /// Ends what is open when the thread ends.
+    static AT_END: AtEnd = const { AtEnd };
+}
+
+struct AtEnd;
+
+impl Drop for AtEnd {
+    fn drop(&mut self) {
+        drop(with_open(|open| std::mem::replace(open, Open::NONE)));
+    }
 }
 
 /// Calls of this thread that take place together: collectives and messages, of one communicator or
@@ -109,6 +123,8 @@ impl Drop for Group {
 /// Starts a group without a guard, for bindings of other languages: one [`group_end`] must follow on the
 /// same thread. In Rust, use [`Group`].
 pub fn group_start() {
+    // A thread that has come to that already has nothing to be ended.
+    let _ = AT_END.try_with(|_| ());
     with_open(|open| open.depth += 1);
 }
 
@@ -119,7 +135,7 @@ pub fn group_start() {
 pub fn group_end() -> Result<()> {
     let ended = with_open(|open| match open.depth {
         0 => Err(Error::new(ErrorKind::InvalidUsage, "a group was ended that was not started")),
-        1 => Ok(Some(std::mem::take(open))),
+        1 => Ok(Some(std::mem::replace(open, Open::NONE))),
         _ => {
             open.depth -= 1;
             Ok(None)
@@ -142,6 +158,8 @@ pub(super) struct Checked {
     /// What is asked of the engine; the number in its fingerprint means nothing yet.
     pub(super) request: OperationRequest,
     pub(super) stream: Stream,
+    /// Queues when the call has its number: what it begins takes place in that order too.
+    pub(super) turn: Option<Arc<Turn>>,
 }
 
 /// Enqueues a call, now or at the end of the group that is open on this thread.
@@ -184,6 +202,7 @@ unsafe fn begin(calls: Few<Checked>) -> Result<Few<Begun>> {
         .zip(&numbered)
         .map(|((mut call, also), (whose, collective, root))| {
             call.request.fingerprint.sequence = numbers[*whose].take(*collective, *root);
+            call.turn.iter().for_each(|turn| turn.queue());
             let engine = Arc::clone(&call.order.engine);
             Entry { engine, request: call.request, stream: call.stream, also }
         })
@@ -215,11 +234,10 @@ pub(super) fn refuse(collective: Collective, error: Error) -> Error {
 }
 
 fn with_open<T>(body: impl FnOnce(&mut Open) -> T) -> T {
-    OPEN.with_borrow_mut(body)
+    OPEN.with_borrow_mut(|open| body(open))
 }
 
 /// The open group of a thread, nested ones included.
-#[derive(Default)]
 struct Open {
     depth: u32,
     /// Calls so far, refused ones included.
@@ -248,6 +266,11 @@ impl Promise {
         self.kept.get().map(|kept| kept.as_ref().map_err(Clone::clone))
     }
 
+    /// The operation, when the group has ended.
+    pub(super) fn wait_kept(&self) -> Result<&Begun> {
+        self.kept.wait().as_ref().map_err(Clone::clone)
+    }
+
     /// Whether the group is this thread's.
     pub(super) fn is_of_this_thread(&self) -> bool {
         self.thread == std::thread::current().id()
@@ -255,6 +278,8 @@ impl Promise {
 }
 
 impl Open {
+    const NONE: Self = Self { depth: 0, seen: 0, members: Vec::new(), refused: None };
+
     fn add(&mut self, call: Checked) -> Arc<Promise> {
         self.seen += 1;
         let promise = Arc::new(Promise {

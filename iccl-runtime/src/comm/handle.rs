@@ -78,6 +78,19 @@ impl Handle {
         self.outcome().is_some()
     }
 
+    /// The number of the operation in its order, if its group has ended.
+    pub(super) fn sequence(&self) -> Option<u64> {
+        self.operation().ok().map(|(_, operation)| operation.fingerprint().sequence)
+    }
+
+    /// Waits until the group that the call belongs to has ended, on another thread.
+    pub(super) fn wait_enqueued(&self) {
+        if let Of::Promise(promise) = &self.of {
+            // How it ended, waiting tells.
+            let _ = promise.wait_kept();
+        }
+    }
+
     /// Whether the call belongs to a group that is open on another thread.
     fn is_promised_elsewhere(&self) -> bool {
         let Of::Promise(promise) = &self.of else { return false };

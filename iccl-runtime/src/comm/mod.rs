@@ -6,6 +6,7 @@
 
 mod algorithms;
 mod attach;
+mod begun;
 mod buffer;
 mod call;
 mod calls;
@@ -28,8 +29,10 @@ mod reduction;
 mod runtime;
 mod split;
 mod stream;
+mod turns;
 mod vector_calls;
 
+pub use begun::PendingChild;
 pub use buffer::Buffer;
 pub use communicator::Communicator;
 pub use device::Device;

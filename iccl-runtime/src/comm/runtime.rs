@@ -335,8 +335,9 @@ impl Pending {
 
     /// Waits at most `timeout`. Says whether it is over.
     pub fn wait_for(&self, timeout: Duration) -> bool {
-        let deadline = Instant::now() + timeout;
-        while !self.is_over() && Instant::now() < deadline {
+        let deadline = Instant::now().checked_add(timeout);
+        let is_late = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        while !self.is_over() && !is_late() {
             std::thread::sleep(Duration::from_millis(1));
         }
         self.is_over()

@@ -9,17 +9,21 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use iccl_plugin_api::DataType;
 use sha2::{Digest, Sha256};
 
+use super::buffer::Buffer;
 use super::call::Call;
 use super::communicator::Communicator;
 use super::group::group_depth;
+use super::handle::Handle;
 use super::initialise::{Joining, NEWS, initialise};
 use super::runtime::RuntimeInner;
+use super::stream::{Hold, Stream};
+use super::turns::{Turn, Turns};
 use crate::bootstrap::Lineage;
 use crate::engine::envelope::Purpose;
 use crate::lock::lock;
@@ -27,6 +31,8 @@ use crate::{Error, ErrorKind, Result};
 
 /// How many ranks the text of a call names before it only counts them.
 const NAMED_RANKS: usize = 12;
+/// How many numbers a rank tells in the exchange: its color and its key.
+const WORDS: usize = 2;
 /// What stands for "no color" in the exchange.
 const NO_COLOR: i64 = -1;
 
@@ -37,10 +43,10 @@ pub(super) struct Family {
     is_one_host: bool,
     /// By own rank; empty if it was not made out of another communicator.
     parent_ranks: Vec<u32>,
-    /// How many splits and duplicates there were. Held while one is made: one at a time.
-    turn: Mutex<u64>,
-    /// Gives up the one that is being made.
-    cancel: Mutex<Arc<AtomicBool>>,
+    /// One is made at a time, in the order of the calls.
+    turns: Arc<Turns>,
+    /// Gives up those that are being made.
+    cancel: Mutex<Vec<Weak<AtomicBool>>>,
     /// Ranks that are gone, as far as attempts to shrink have shown.
     lost: Mutex<BTreeSet<u32>>,
 }
@@ -56,7 +62,7 @@ impl Family {
             lineage: Arc::clone(lineage),
             is_one_host: joining.is_one_host,
             parent_ranks: joining.parent_ranks.clone(),
-            turn: Mutex::default(),
+            turns: Arc::default(),
             cancel: Mutex::default(),
             lost: Mutex::default(),
         }
@@ -67,16 +73,59 @@ impl Family {
         self.runtime.config.bootstrap.init_timeout
     }
 
-    /// Gives up the communicator that is being made out of this one, if there is one.
+    /// Gives up the communicators that are being made out of this one, if there are any.
     pub(super) fn give_up(&self) {
-        lock(&self.cancel).store(true, Ordering::Release);
+        let attempts = lock(&self.cancel);
+        attempts
+            .iter()
+            .filter_map(Weak::upgrade)
+            .for_each(|one| one.store(true, Ordering::Release));
     }
 
     /// A flag for a new attempt, which [`give_up`](Self::give_up) sets.
     fn new_attempt(&self) -> Arc<AtomicBool> {
         let cancel = Arc::<AtomicBool>::default();
-        *lock(&self.cancel) = Arc::clone(&cancel);
+        let mut attempts = lock(&self.cancel);
+        attempts.retain(|one| one.strong_count() > 0);
+        attempts.push(Arc::downgrade(&cancel));
         cancel
+    }
+}
+
+/// The first half of a split or a duplicate: the exchange of what every rank asks for, which is enqueued
+/// and numbered like any operation, at the end of its group if there is one. It takes place when what was
+/// begun before is made, so that afterwards that is so on all ranks: their listeners are free.
+pub(super) struct Exchange {
+    purpose: Purpose,
+    color: Option<u32>,
+    handle: Handle,
+    table: Buffer,
+    cancel: Arc<AtomicBool>,
+    turn: Arc<Turn>,
+    /// Keeps the stream on which it takes place, whose end waits for it: released before.
+    hold: Option<Hold>,
+    _stream: Stream,
+}
+
+/// Color and key of each rank.
+type Table = Vec<(Option<u32>, i32)>;
+
+impl Exchange {
+    /// Waits until the group that it was made in has ended, on another thread.
+    pub(super) fn wait_enqueued(&self) {
+        self.handle.wait_enqueued();
+    }
+
+    /// Waits until it is its turn, and all ranks have told what they ask for.
+    fn wait(&mut self) -> Result<Table> {
+        self.turn.wait();
+        drop(self.hold.take());
+        self.handle.wait()?;
+        let table = self.table.read::<i64>()?;
+        Ok(table
+            .chunks_exact(WORDS)
+            .map(|pair| (u32::try_from(pair[0]).ok(), pair[1] as i32))
+            .collect())
     }
 }
 
@@ -101,20 +150,7 @@ impl Communicator {
     /// [`Runtime::communicator`]: super::Runtime::communicator
     pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Self>> {
         not_in_a_group("split")?;
-        let mut turn = lock(&self.family.turn);
-        let cancel = self.family.new_attempt();
-        let table = self.exchange(Purpose::Split, color, key)?;
-        *turn += 1;
-        let Some(color) = color else { return Ok(None) };
-        let mut members: Vec<(i32, u32)> = (0..)
-            .zip(table)
-            .filter(|(_, (theirs, _))| *theirs == Some(color))
-            .map(|(rank, (_, key))| (key, rank))
-            .collect();
-        members.sort_unstable();
-        let members: Vec<u32> = members.into_iter().map(|(_, rank)| rank).collect();
-        let call = format!("split {turn} with color {color}");
-        self.make(&members, &call, &[], cancel).map(Some).map_err(|error| self.true_cause(error))
+        self.make_out_of(self.ask(Purpose::Split, color, key)?)
     }
 
     /// Makes a communicator of the same ranks, in the same order. See [`Communicator::split`].
@@ -123,13 +159,9 @@ impl Communicator {
     /// As [`Communicator::split`].
     pub fn duplicate(&self) -> Result<Self> {
         not_in_a_group("duplicate")?;
-        let mut turn = lock(&self.family.turn);
-        let cancel = self.family.new_attempt();
-        self.exchange(Purpose::Duplicate, None, 0)?;
-        *turn += 1;
-        let members: Vec<u32> = (0..self.ranks()).collect();
-        self.make(&members, &format!("duplicate {turn}"), &[], cancel)
-            .map_err(|error| self.true_cause(error))
+        self.make_out_of(self.ask(Purpose::Duplicate, None, 0)?)?.ok_or_else(|| {
+            Error::new(ErrorKind::Internal, "a rank of a duplicate was left out of it")
+        })
     }
 
     /// Makes a communicator of the ranks that are not in `exclude`, numbered anew in the same order. All of
@@ -165,9 +197,15 @@ impl Communicator {
     ///
     /// [`Runtime::communicator`]: super::Runtime::communicator
     pub fn shrink(&self, exclude: &[u32]) -> Result<Self> {
+        let call = self.check_shrink(exclude)?;
+        not_in_a_group(&call)?;
+        self.shrink_at(&self.queue(), exclude)
+    }
+
+    /// Whether a shrink makes sense, and what it is called.
+    pub(super) fn check_shrink(&self, exclude: &[u32]) -> Result<String> {
         let excluded: BTreeSet<u32> = exclude.iter().copied().collect();
         let call = shrink_call(&excluded);
-        not_in_a_group(&call)?;
         let refuse = |text: String| Err(Error::new(ErrorKind::InvalidArgument, text));
         if self.is_finalized() {
             return refuse(format!("{call}: the communicator was finalized on this rank"));
@@ -178,11 +216,29 @@ impl Communicator {
         if excluded.contains(&self.rank()) {
             return refuse(format!("{call}: this is rank {} itself", self.rank()));
         }
-        let _turn = lock(&self.family.turn);
-        let cancel = self.family.new_attempt();
+        Ok(call)
+    }
+
+    /// A place in the line of communicators that are made out of this one, and what gives it up.
+    pub(super) fn queue(&self) -> (Arc<Turn>, Arc<AtomicBool>) {
+        let turn = Turn::new(&self.family.turns);
+        turn.queue();
+        (turn, self.family.new_attempt())
+    }
+
+    /// Shrinks when its turn has come.
+    pub(super) fn shrink_at(
+        &self,
+        place: &(Arc<Turn>, Arc<AtomicBool>),
+        exclude: &[u32],
+    ) -> Result<Self> {
+        let excluded: BTreeSet<u32> = exclude.iter().copied().collect();
+        let call = self.check_shrink(exclude)?;
+        let (turn, cancel) = place;
+        turn.wait();
         let members: Vec<u32> = (0..self.ranks()).filter(|rank| !excluded.contains(rank)).collect();
         let excluded: Vec<u32> = excluded.into_iter().collect();
-        self.make(&members, &call, &excluded, cancel).inspect_err(|error| {
+        self.make(&members, &call, &excluded, Arc::clone(cancel)).inspect_err(|error| {
             if error.kind() == ErrorKind::PeerLost {
                 lock(&self.family.lost).extend(error.rank());
             }
@@ -209,33 +265,52 @@ impl Communicator {
         &self.family.parent_ranks
     }
 
-    /// What every rank asked for, by rank.
-    fn exchange(
-        &self,
-        purpose: Purpose,
-        color: Option<u32>,
-        key: i32,
-    ) -> Result<Vec<(Option<u32>, i32)>> {
-        let told = |error: Error| match error.hint() {
+    /// Tells the others what this rank asks for, and asks them.
+    pub(super) fn ask(&self, purpose: Purpose, color: Option<u32>, key: i32) -> Result<Exchange> {
+        let device = self.device();
+        let mine: [i64; WORDS] = [color.map_or(NO_COLOR, i64::from), i64::from(key)];
+        let send = device.buffer_from(&mine)?;
+        let table = device.allocate::<i64>(WORDS * self.ranks() as usize)?;
+        let turn = Turn::new(&self.family.turns);
+        let call = Call {
+            purpose,
+            turn: Some(Arc::clone(&turn)),
+            ..Call::all_gather(WORDS as u64, DataType::I64)
+        };
+        let stream = device.stream()?;
+        // Where streams cannot wait, calls do, and nothing is begun before its turn.
+        let hold = device.inner.waits_for_host().then(|| stream.hold()).transpose()?;
+        let cancel = self.family.new_attempt();
+        let handle = self
+            .call_on_buffers(call, Some(&send), Some(&table), &stream)
+            .map_err(|error| self.advise(error))?;
+        Ok(Exchange { purpose, color, handle, table, cancel, turn, hold, _stream: stream })
+    }
+
+    fn advise(&self, error: Error) -> Error {
+        match error.hint() {
             None if self.async_error().is_some() => {
                 error.with_hint("shrink the communicator without the ranks that have failed")
             }
             _ => error,
+        }
+    }
+
+    /// The second half of a split or a duplicate: the members meet and make the communicator.
+    pub(super) fn make_out_of(&self, mut exchange: Exchange) -> Result<Option<Self>> {
+        let table = exchange.wait().map_err(|error| self.advise(error))?;
+        // The same on all ranks, and no other's.
+        let number = exchange.handle.sequence().unwrap_or_default();
+        let (members, call) = match (exchange.purpose, exchange.color) {
+            (Purpose::Split, None) => return Ok(None),
+            (Purpose::Split, Some(color)) => {
+                (members_of(color, table), format!("split (seq {number}) with color {color}"))
+            }
+            _ => ((0..self.ranks()).collect(), format!("duplicate (seq {number})")),
         };
-        let device = self.device();
-        let mine = [color.map_or(NO_COLOR, i64::from), i64::from(key)];
-        let send = device.buffer_from(&mine)?;
-        let receive = device.allocate::<i64>(mine.len() * self.ranks() as usize)?;
-        let call = Call { purpose, ..Call::all_gather(mine.len() as u64, DataType::I64) };
-        let stream = device.stream()?;
-        self.call_on_buffers(call, Some(&send), Some(&receive), &stream)
-            .and_then(|handle| handle.wait())
-            .map_err(told)?;
-        let table = receive.read::<i64>()?;
-        Ok(table
-            .chunks_exact(mine.len())
-            .map(|pair| (u32::try_from(pair[0]).ok(), pair[1] as i32))
-            .collect())
+        self.make(&members, &call, &[], Arc::clone(&exchange.cancel))
+            .map(Some)
+            .map_err(|error| self.true_cause(error))
     }
 
     /// A rank that is gone may have left because another died. Where this communicator works, it hears of
@@ -282,6 +357,17 @@ impl Communicator {
             }
         })
     }
+}
+
+/// The ranks that gave a color, in the order of their keys.
+fn members_of(color: u32, table: Table) -> Vec<u32> {
+    let mut members: Vec<(i32, u32)> = (0..)
+        .zip(table)
+        .filter(|(_, (theirs, _))| *theirs == Some(color))
+        .map(|(rank, (_, key))| (key, rank))
+        .collect();
+    members.sort_unstable();
+    members.into_iter().map(|(_, rank)| rank).collect()
 }
 
 /// What to do when a communicator could not be made out of another.
