@@ -44,9 +44,11 @@ pub fn workspace() -> &'static Path {
 /// # Panics
 /// If this is no test that cargo built.
 pub fn target_folder() -> PathBuf {
-    // target/PROFILE/deps/TEST
+    // target/PROFILE/deps/TEST, or a program in target/PROFILE
     let test = std::env::current_exe().expect("a test has a path");
-    test.ancestors().nth(3).expect("a test lies in target/PROFILE/deps").to_owned()
+    let folder = test.parent().expect("a test lies in a folder");
+    let up = if folder.ends_with("deps") { 2 } else { 1 };
+    folder.ancestors().nth(up).expect("a test lies in target/PROFILE/deps").to_owned()
 }
 
 /// Runs a command and gives what it prints.

@@ -62,6 +62,19 @@ fn package_in(folder: &Path) -> String {
     name.expect("a package has a name").to_owned()
 }
 
+/// The simulated libraries of NVIDIA without NCCL: cards, and nothing native to do collectives.
+///
+/// # Panics
+/// If they can't be built.
+pub fn nvidia_without_nccl() -> PathBuf {
+    let folder = nvidia().parent().expect("a folder of all").join("nvidia-without-nccl");
+    std::fs::create_dir_all(&folder).expect("the folder can be made");
+    for library in ["libcuda.so.1", "libcudart.so.12", "libcudart.so.13"] {
+        place(&nvidia().join(library), &folder.join(library));
+    }
+    folder
+}
+
 /// What NCCL has beyond 2.18, by the version that brought it.
 const NEWER_IN_NCCL: &[(u32, &str)] = &[
     (21900, "ncclCommRegister"),

@@ -1,7 +1,9 @@
 //! A seeded covering array of the matrix on real processes; `cargo xtask test --full` runs the whole of it.
 
 use iccl_plugin_api::RedOp;
-use iccl_tests::matrix::coordinator::{Block, Column, Summary, Transport, run_placed};
+use iccl_tests::matrix::coordinator::{
+    Block, Column, Device, Ranks, Summary, Transport, run_placed,
+};
 use iccl_tests::matrix::{Cell, covering, product};
 
 // Linked in, so that no folder is needed.
@@ -16,7 +18,7 @@ fn must_be_right(summary: &Summary) {
     assert!(summary.wrong.is_empty(), "wrong cells:\n{}", summary.wrong.join("\n"));
 }
 
-/// Any three of ranks, transport, algorithm, collective, dtype, op, place, count, alignment and root
+/// Any three of ranks, transport, device, algorithm, collective, dtype, op, place, count, alignment and root
 /// come together; in builds without optimisation, any two.
 ///
 /// B001, B002, B003, B008, B019, B020, B021, B022, B023, B029.
@@ -37,7 +39,8 @@ fn b001_b002_any_three_factors_come_together_and_are_right() {
 #[test]
 fn b044_every_collective_works_as_the_first_call() {
     let mut summary = Summary::default();
-    for transport in Transport::ALL {
+    let ways = Transport::ALL.map(|transport| Device::ALL.map(|device| (transport, device)));
+    for (transport, device) in ways.into_iter().flatten() {
         let columns: Vec<Column> = product::collectives()
             .flat_map(|collective| [0, 5000].map(|count| (collective, count)))
             .map(|(collective, count)| {
@@ -47,9 +50,10 @@ fn b044_every_collective_works_as_the_first_call() {
                 Column { forced: None, cells: vec![cell] }
             })
             .collect();
-        let block = Block { program: PROGRAM, ranks: 3, transport, talkative: false };
+        let of = Ranks { ranks: 3, transport, device };
+        let block = Block { program: PROGRAM, of, talkative: false };
         summary.add(block.run(&columns));
     }
     must_be_right(&summary);
-    assert_eq!(summary.right, 3 * 2 * product::collectives().count() as u64);
+    assert_eq!(summary.right, 2 * 3 * 2 * product::collectives().count() as u64);
 }

@@ -28,3 +28,34 @@ fn b031_b048_a_soak_of_20000_operations() {
         assert!(ran >= OPERATIONS, "{done}");
     }
 }
+
+/// The same on simulated cards whose memory the host cannot read: world, duplicates and splits of one card
+/// share its pinned memory.
+#[test]
+fn b031_b048_a_soak_on_cards() {
+    const OPERATIONS: u64 = if cfg!(debug_assertions) { 1_000 } else { 10_000 };
+    let seed = std::env::var("SOAK_SEED").unwrap_or_else(|_| "1".to_owned());
+    println!("SOAK_SEED={seed}");
+    let draws = OPERATIONS + OPERATIONS / 5;
+    let mut launch = Launch::new(PROGRAM, 4, &["soak", &seed, &draws.to_string()])
+        // So that messages come in several pieces, and pinned memory is short.
+        .with("ICCL_CHUNK_BYTES", "16KiB")
+        .with("ICCL_STAGING_BYTES", "256KiB");
+    for (name, value) in iccl_tests::sim_cards::settings() {
+        launch = launch.with(name, &value);
+    }
+    for rank in 0..4 {
+        launch = launch.with_on(rank, "ICCL_LOCAL_RANK", &rank.to_string()).with_on(
+            rank,
+            "ICCL_HOST_ID",
+            ["left", "right"][rank as usize % 2],
+        );
+    }
+    for mut rank in launch.start_all() {
+        let said = rank.must_succeed();
+        let done = said.iter().find_map(|line| line.strip_prefix("done ")).expect("a count");
+        println!("rank {}: operations, refused as declared, communicators: {done}", rank.rank());
+        let ran: u64 = done.split(' ').next().and_then(|word| word.parse().ok()).expect("a number");
+        assert!(ran >= OPERATIONS, "{done}");
+    }
+}

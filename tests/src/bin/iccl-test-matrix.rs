@@ -8,7 +8,9 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use iccl_runtime::schedule::Algorithm;
-use iccl_tests::matrix::coordinator::{Block, Column, Summary, Transport, run_placed};
+use iccl_tests::matrix::coordinator::{
+    Block, Column, Device, Ranks, Summary, Transport, run_placed,
+};
 use iccl_tests::matrix::{Cell, covering, declared, product, rank, soak};
 
 // Linked in, so that no folder is needed.
@@ -21,7 +23,7 @@ const USAGE: &str = "usage:
   iccl-test-matrix full STATE_FILE COMMIT       the full product; blocks in the file are not run again
   iccl-test-matrix huge                         vectors of more than 2^31 elements and 4 GiB
   iccl-test-matrix covering STRENGTH SEED       a covering array
-  iccl-test-matrix cell RANKS shm|tcp|mixed auto|ALGORITHM CELL";
+  iccl-test-matrix cell RANKS shm|tcp|mixed host|sim-nvidia auto|ALGORITHM CELL";
 
 fn main() -> ExitCode {
     let filter = tracing_subscriber::EnvFilter::new("warn");
@@ -31,11 +33,10 @@ fn main() -> ExitCode {
     let program = std::env::current_exe().expect("a program has a path");
     let program = program.to_str().expect("a path that is text");
     let summary = match words[..] {
-        ["rank", number, ranks, transport, meeting] => {
+        ["rank", number, ranks, transport, device, meeting] => {
             let number = number.parse().expect("a rank");
-            let ranks = ranks.parse().expect("a number of ranks");
-            let transport = Transport::from_name(transport).expect("a transport");
-            return match rank::run(number, ranks, transport, Path::new(meeting)) {
+            let of = who(ranks, transport, device);
+            return match rank::run(number, of, Path::new(meeting)) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {
                     println!("error {error}");
@@ -60,12 +61,11 @@ fn main() -> ExitCode {
             let strength = strength.parse().expect("2 or 3");
             run_placed(program, &covering::rows(strength, seed.parse().expect("a seed")))
         }
-        ["cell", ranks, transport, algorithm, cell] => {
-            let ranks = ranks.parse().expect("a number of ranks");
-            let transport = Transport::from_name(transport).expect("a transport");
+        ["cell", ranks, transport, device, algorithm, cell] => {
+            let of = who(ranks, transport, device);
             let forced = Algorithm::from_name(algorithm);
             let cell: Cell = cell.parse().expect("a cell");
-            let block = Block { program, ranks, transport, talkative: true };
+            let block = Block { program, of, talkative: true };
             block.run(&[Column { forced, cells: vec![cell] }])
         }
         _ => {
@@ -75,6 +75,15 @@ fn main() -> ExitCode {
     };
     summary.print();
     if summary.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The ranks that the words of a command name.
+fn who(ranks: &str, transport: &str, device: &str) -> Ranks {
+    Ranks {
+        ranks: ranks.parse().expect("a number of ranks"),
+        transport: Transport::from_name(transport).expect("a transport"),
+        device: Device::from_name(device).expect("a device"),
+    }
 }
 
 /// Two ranks and vectors of more than 2^31 elements, or more than 4 GiB.
@@ -99,7 +108,8 @@ fn b025_huge(program: &str) -> Summary {
             continue;
         }
         let started = Instant::now();
-        let block = Block { program, ranks: 2, transport, talkative: true };
+        let of = Ranks { ranks: 2, transport, device: Device::Host };
+        let block = Block { program, of, talkative: true };
         let column = Column { forced: Algorithm::from_name(algorithm), cells: vec![cell] };
         let of_cell = block.run(&[column]);
         println!("{place}: {} right, {} s", of_cell.right, started.elapsed().as_secs());
@@ -159,17 +169,19 @@ impl State {
     }
 }
 
-/// Every cell for every number of ranks, over every transport, by every algorithm.
+/// Every cell for every number of ranks, over every transport, on every device, by every algorithm.
 fn full(program: &str, state: &State) -> Summary {
     let began = Instant::now();
     let mut summary = Summary::default();
+    let ways = Transport::ALL.map(|transport| Device::ALL.map(|device| (transport, device)));
     for ranks in product::RANKS {
-        for transport in Transport::ALL {
+        for (transport, device) in ways.iter().flatten().copied() {
             if ranks == 1 && transport != Transport::Shm {
                 // A single rank is joined to nobody.
                 continue;
             }
-            let name = format!("{ranks} ranks, {}", transport.name());
+            let of = Ranks { ranks, transport, device };
+            let name = of.to_string();
             if let Some(before) = state.of(&name) {
                 println!("{name}: right before, {} cells", before.right);
                 summary.add(before);
@@ -192,7 +204,7 @@ fn full(program: &str, state: &State) -> Summary {
             let planned = count(&columns);
             let limit = product::MOST_BYTES >> 20;
             println!("{name}: {planned} cells; {} exceed {limit} MiB, left out", all - planned);
-            let block = Block { program, ranks, transport, talkative: true };
+            let block = Block { program, of, talkative: true };
             let of_block = block.run(&columns);
             println!(
                 "{name}: {} right, {} refused, {} wrong, {} s (all: {} s)",

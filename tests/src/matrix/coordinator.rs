@@ -13,6 +13,7 @@ use super::cell::Cell;
 use super::covering::Placed;
 use super::declared;
 use crate::ranks::Job;
+use crate::sim_cards;
 
 /// Small, so that a long vector takes many messages.
 pub const CHUNK_BYTES: u64 = 64 << 10;
@@ -59,8 +60,54 @@ impl Transport {
     }
 }
 
+/// What the ranks compute on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Device {
+    /// Host memory.
+    Host,
+    /// Simulated cards of NVIDIA, one for each rank, whose library for collectives is not there.
+    SimNvidia,
+}
+
+impl Device {
+    /// Every kind.
+    pub const ALL: [Self; 2] = [Self::Host, Self::SimNvidia];
+
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::SimNvidia => "sim-nvidia",
+        }
+    }
+
+    /// The one with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|one| one.name() == name)
+    }
+}
+
+/// Who calls the cells of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ranks {
+    /// How many.
+    pub ranks: u32,
+    /// How they are joined.
+    pub transport: Transport,
+    /// What they compute on.
+    pub device: Device,
+}
+
+/// `4 mixed host`, as arguments of a command.
+impl std::fmt::Display for Ranks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {} {}", self.ranks, self.transport.name(), self.device.name())
+    }
+}
+
 /// What the ranks of a communicator are told.
-pub fn job(ranks: u32, transport: Transport, forced: Option<Algorithm>) -> Job {
+pub fn job(of: Ranks, forced: Option<Algorithm>) -> Job {
+    let Ranks { ranks, transport, device } = of;
     let mut job = Job::new(ranks)
         .with("engine.chunk_bytes", &CHUNK_BYTES.to_string())
         .with("engine.op_timeout", "150s");
@@ -71,6 +118,9 @@ pub fn job(ranks: u32, transport: Transport, forced: Option<Algorithm>) -> Job {
                 (0..ranks).map(|rank| ["left", "right"][rank as usize % 2]).collect();
             job = job.on_hosts(&hosts);
         }
+    }
+    if device == Device::SimNvidia {
+        job = sim_cards::nvidia(job);
     }
     for collective in forced.map_or(&[][..], |one| one.facts().collectives) {
         if declared::choices(*collective) > 1 {
@@ -137,10 +187,8 @@ impl Summary {
 pub struct Block<'a> {
     /// The path of `iccl-test-matrix`.
     pub program: &'a str,
-    /// How many ranks.
-    pub ranks: u32,
-    /// How they are joined.
-    pub transport: Transport,
+    /// Who calls.
+    pub of: Ranks,
     /// Whether to print how far it is.
     pub talkative: bool,
 }
@@ -176,10 +224,10 @@ impl Block<'_> {
     pub fn run(&self, columns: &[Column]) -> Summary {
         let meeting = Meeting::new();
         let mut processes: Vec<Process> =
-            (0..self.ranks).map(|rank| self.start(rank, &meeting)).collect();
+            (0..self.of.ranks).map(|rank| self.start(rank, &meeting)).collect();
         let mut summary = Summary::default();
         for column in columns {
-            let id = Job::new(self.ranks).unique_id().to_text();
+            let id = Job::new(self.of.ranks).unique_id().to_text();
             let algorithm = column.forced.map_or("auto", Algorithm::name);
             let mut text = format!("column {algorithm} {id}\n");
             for cell in &column.cells {
@@ -206,17 +254,21 @@ impl Block<'_> {
             process.input = None;
             let ended = process.child.wait().expect("a rank's end");
             if !ended.success() {
-                let place = format!("{} ranks, {}", self.ranks, self.transport.name());
-                summary.wrong.push(format!("{place}: a rank ended with {ended}"));
+                summary.wrong.push(format!("{}: a rank ended with {ended}", self.of));
             }
         }
         summary
     }
 
     fn start(&self, rank: u32, meeting: &Meeting) -> Process {
-        let mut child = Command::new(self.program)
-            .env_clear()
-            .args(["rank", &rank.to_string(), &self.ranks.to_string(), self.transport.name()])
+        let Ranks { ranks, transport, device } = self.of;
+        let mut command = Command::new(self.program);
+        command.env_clear();
+        if device == Device::SimNvidia {
+            command.envs(sim_cards::variables());
+        }
+        let mut child = command
+            .args(["rank", &rank.to_string(), &ranks.to_string(), transport.name(), device.name()])
             .arg(&meeting.path)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -257,11 +309,7 @@ impl Block<'_> {
             let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
             match word {
                 "at" if self.talkative && rank == 0 => {
-                    println!(
-                        "  {} ranks, {}, {algorithm}: {line}",
-                        self.ranks,
-                        self.transport.name()
-                    );
+                    println!("  {}, {algorithm}: {line}", self.of);
                 }
                 "wrong" => {
                     let (cell, text) = rest.split_once(' ').unwrap_or((rest, ""));
@@ -285,15 +333,14 @@ impl Block<'_> {
 
     /// The command that runs one cell again.
     fn repeat(&self, algorithm: &str, cell: &str) -> String {
-        let (ranks, transport) = (self.ranks, self.transport.name());
-        format!("iccl-test-matrix cell {ranks} {transport} {algorithm} {cell}")
+        format!("iccl-test-matrix cell {} {algorithm} {cell}", self.of)
     }
 
     /// Ranks must have come to the same.
     fn sum_up(&self, algorithm: &str, said: &[Said]) -> Summary {
         let mut summary = Summary::default();
         let first = &said[0];
-        let place = format!("{} ranks, {}, {algorithm}", self.ranks, self.transport.name());
+        let place = format!("{}, {algorithm}", self.of);
         for (rank, one) in said.iter().enumerate() {
             for wrong in &one.wrong {
                 summary.wrong.push(format!("{place}, rank {rank}: {wrong}"));
@@ -336,15 +383,14 @@ impl Drop for Meeting {
 
 /// Runs cells of all kinds: those that have ranks and transport in common are one block.
 pub fn run_placed(program: &str, placed: &[Placed]) -> Summary {
-    let mut blocks: BTreeMap<(u32, Transport), BTreeMap<Option<Algorithm>, Vec<Cell>>> =
-        BTreeMap::new();
+    let mut blocks: BTreeMap<Ranks, BTreeMap<Option<Algorithm>, Vec<Cell>>> = BTreeMap::new();
     for one in placed {
-        let columns = blocks.entry((one.ranks, one.transport)).or_default();
+        let columns = blocks.entry(one.of).or_default();
         columns.entry(one.forced).or_default().push(one.cell);
     }
     let mut summary = Summary::default();
-    for ((ranks, transport), columns) in blocks {
-        let block = Block { program, ranks, transport, talkative: false };
+    for (of, columns) in blocks {
+        let block = Block { program, of, talkative: false };
         let columns: Vec<Column> = columns
             .into_iter()
             .map(|(forced, mut cells)| {

@@ -5,7 +5,7 @@ use iccl_plugin_api::{Collective, DataType, RedOp};
 use iccl_runtime::schedule::Algorithm;
 
 use super::cell::{Alignment, Cell};
-use super::coordinator::Transport;
+use super::coordinator::{Device, Ranks, Transport};
 use super::{declared, product};
 use crate::oracle::scramble;
 
@@ -21,7 +21,8 @@ const COUNT: usize = 7;
 const ALIGNMENT: usize = 8;
 const ROOT: usize = 9;
 const FORM: usize = 10;
-const FACTORS: usize = 11;
+const DEVICE: usize = 11;
+const FACTORS: usize = 12;
 
 /// A row that is not finished: the value of each factor that has one.
 type Row = [Option<usize>; FACTORS];
@@ -29,10 +30,8 @@ type Row = [Option<usize>; FACTORS];
 /// A cell, and where it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {
-    /// How many ranks.
-    pub ranks: u32,
-    /// How they are joined.
-    pub transport: Transport,
+    /// Who calls.
+    pub of: Ranks,
     /// The algorithm that is forced.
     pub forced: Option<Algorithm>,
     /// The operation.
@@ -70,6 +69,7 @@ impl Factors {
         // First, last, and one between.
         sizes[ROOT] = 3;
         sizes[FORM] = 2;
+        sizes[DEVICE] = Device::ALL.len();
         sizes
     }
 
@@ -96,8 +96,11 @@ impl Factors {
     fn placed(&self, row: &[usize; FACTORS]) -> Placed {
         let ranks = product::RANKS[row[RANKS]];
         Placed {
-            ranks,
-            transport: Transport::ALL[row[TRANSPORT]],
+            of: Ranks {
+                ranks,
+                transport: Transport::ALL[row[TRANSPORT]],
+                device: Device::ALL[row[DEVICE]],
+            },
             forced: self.algorithms[row[ALGORITHM]],
             cell: Cell {
                 collective: self.collectives[row[COLLECTIVE]],
@@ -256,7 +259,7 @@ mod tests {
     fn every_pair_is_there() {
         let rows = rows(2, 7);
         let algorithms = declared::forcible().len() + 1;
-        let pairs: HashSet<_> = rows.iter().map(|one| (one.ranks, one.forced)).collect();
+        let pairs: HashSet<_> = rows.iter().map(|one| (one.of.ranks, one.forced)).collect();
         assert_eq!(pairs.len(), product::RANKS.len() * algorithms);
         let pairs: HashSet<_> =
             rows.iter().map(|one| (one.cell.collective, one.cell.dtype)).collect();
@@ -265,8 +268,11 @@ mod tests {
         let pairs: HashSet<_> = reductions.map(|one| (one.cell.dtype, one.cell.op)).collect();
         assert_eq!(pairs.len(), DataType::ALL.len() * RedOp::ALL.len());
         let pairs: HashSet<_> =
-            rows.iter().map(|one| (one.transport.name(), one.cell.alignment)).collect();
+            rows.iter().map(|one| (one.of.transport, one.cell.alignment)).collect();
         assert_eq!(pairs.len(), 3 * 4);
+        let pairs: HashSet<_> =
+            rows.iter().map(|one| (one.of.device, one.cell.collective)).collect();
+        assert_eq!(pairs.len(), 2 * 14);
         assert!(rows.len() < 600, "{} rows for pairs", rows.len());
         assert_eq!(rows, super::rows(2, 7), "the same for the same seed");
     }

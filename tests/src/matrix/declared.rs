@@ -55,18 +55,23 @@ pub fn carries(algorithm: Algorithm, cell: &Cell) -> bool {
 /// The algorithms between which there is a choice.
 pub fn forcible() -> Vec<Algorithm> {
     let several = |one: &Algorithm| {
-        *one != Algorithm::Local && one.facts().collectives.iter().any(|c| choices(*c) > 1)
+        is_by_itself(*one) && one.facts().collectives.iter().any(|c| choices(*c) > 1)
     };
     Algorithm::ALL.iter().copied().filter(several).collect()
 }
 
 /// How many algorithms there are for a collective on several ranks.
 pub fn choices(collective: Collective) -> usize {
-    candidates(collective).filter(|one| *one != Algorithm::Local).count()
+    candidates(collective).filter(|one| is_by_itself(*one)).count()
 }
 
 /// The algorithm that carries a collective on several ranks, if there is but one.
 pub fn only(collective: Collective) -> Option<Algorithm> {
-    let mut candidates = candidates(collective).filter(|one| *one != Algorithm::Local);
+    let mut candidates = candidates(collective).filter(|one| is_by_itself(*one));
     candidates.next().filter(|_| candidates.next().is_none())
+}
+
+/// Whether an algorithm is for several ranks that have no native library, as those of the matrix.
+fn is_by_itself(algorithm: Algorithm) -> bool {
+    !matches!(algorithm, Algorithm::Local | Algorithm::Native | Algorithm::Islands)
 }

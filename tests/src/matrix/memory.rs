@@ -1,6 +1,10 @@
-//! Memory that is reused from cell to cell, with canaries around what a cell uses of it.
+//! Memory that is reused from cell to cell, with canaries around what a cell uses of it. Where the host cannot
+//! read the device's memory, there is an image of it in the host's, which is moved there and back.
 
 use std::ffi::c_void;
+
+use iccl_runtime::Result;
+use iccl_runtime::comm::{Buffer, Device};
 
 use super::cell::Alignment;
 
@@ -18,15 +22,19 @@ pub struct Arena {
     base: *mut u8,
     /// Up to the guard page.
     usable: usize,
+    /// The memory whose image this is; it ends where the guard page begins.
+    on_card: Option<Buffer>,
 }
 
 /// Part of an arena that one cell uses.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Place {
     start: *mut u8,
     bytes: usize,
     /// Bytes of canaries after it.
     after: usize,
+    /// The memory whose image this is, canaries included.
+    on_card: Option<Buffer>,
 }
 
 impl Arena {
@@ -51,7 +59,19 @@ impl Arena {
         // SAFETY: the last page of the mapping.
         let guarded = unsafe { libc::mprotect(base.byte_add(usable), PAGE, libc::PROT_NONE) };
         assert_eq!(guarded, 0, "no guard page");
-        Self { base: base.cast(), usable }
+        Self { base: base.cast(), usable, on_card: None }
+    }
+
+    /// The same for a device, with its memory where the host cannot read that.
+    ///
+    /// # Errors
+    /// The device has no memory.
+    pub fn on(device: &Device, longest: usize) -> Result<Self> {
+        let mut arena = Self::new(longest);
+        if device.facts().capabilities.host_accessible == 0 {
+            arena.on_card = Some(device.allocate::<u8>(arena.usable)?);
+        }
+        Ok(arena)
     }
 
     /// A place for `bytes`, with fresh canaries around it. What it holds is left over from the cell
@@ -74,7 +94,11 @@ impl Arena {
             std::ptr::write_bytes(start.sub(ZONE), CANARY, ZONE);
             std::ptr::write_bytes(start.add(bytes), CANARY, after);
         }
-        Place { start, bytes, after }
+        let on_card = self.on_card.as_ref().map(|whole| {
+            let (first, length) = (offset - ZONE, ZONE + bytes + after);
+            whole.slice(first as u64, length as u64).expect("the arena is as long as its image")
+        });
+        Place { start, bytes, after, on_card }
     }
 }
 
@@ -86,9 +110,37 @@ impl Drop for Arena {
 }
 
 impl Place {
-    /// The address of byte `offset`.
+    /// The address of byte `offset`, on the card if the memory is one's.
     pub fn address(&self, offset: usize) -> *mut c_void {
-        self.start.wrapping_add(offset).cast()
+        match &self.on_card {
+            Some(card) => card.address().wrapping_byte_add(ZONE + offset),
+            None => self.start.wrapping_add(offset).cast(),
+        }
+    }
+
+    /// Moves what the place holds, canaries included, to the card.
+    ///
+    /// # Errors
+    /// What the card says.
+    pub fn to_card(&self) -> Result<()> {
+        let Some(card) = &self.on_card else { return Ok(()) };
+        // SAFETY: the image and its zones lie in the mapping, and nobody else uses them now.
+        card.write(0, unsafe { std::slice::from_raw_parts(self.start.sub(ZONE), self.length()) })
+    }
+
+    /// Moves what the card holds, canaries included, to the place.
+    ///
+    /// # Errors
+    /// What the card says.
+    pub fn from_card(&self) -> Result<()> {
+        let Some(card) = &self.on_card else { return Ok(()) };
+        // SAFETY: as above.
+        let image = unsafe { std::slice::from_raw_parts_mut(self.start.sub(ZONE), self.length()) };
+        card.read_into(0, image)
+    }
+
+    fn length(&self) -> usize {
+        ZONE + self.bytes + self.after
     }
 
     /// What it holds.

@@ -19,7 +19,7 @@ use iccl_runtime::schedule::{Algorithm, Request, StepKind, compile};
 use iccl_runtime::{Error, Result};
 
 use super::cell::Cell;
-use super::coordinator::{CHUNK_BYTES, Transport, job};
+use super::coordinator::{CHUNK_BYTES, Ranks, Transport, job};
 use super::declared::{self, Refusal};
 use super::expect::{self, Part, Pointer};
 use super::memory::{Arena, Place};
@@ -42,7 +42,8 @@ const SHORT: u64 = 1000;
 ///
 /// # Panics
 /// If the input makes no sense.
-pub fn run(rank: u32, ranks: u32, transport: Transport, meeting: &Path) -> Result<()> {
+pub fn run(rank: u32, group: Ranks, meeting: &Path) -> Result<()> {
+    let Ranks { ranks, transport, .. } = group;
     let meeting = Meeting::open(meeting);
     let known = Known::default();
     let mut lines = std::io::stdin().lock().lines().map(|line| line.expect("a line"));
@@ -57,7 +58,7 @@ pub fn run(rank: u32, ranks: u32, transport: Transport, meeting: &Path) -> Resul
             .map(|line| line.parse().expect("a cell"))
             .collect();
         let id = UniqueId::from_text(id).expect("a unique id");
-        let runtime = job(ranks, transport, forced).runtime(rank)?;
+        let runtime = job(group, forced).runtime(rank)?;
         let communicator = runtime.communicator(&id, rank, ranks)?;
         check_tiers(&communicator, transport);
         let longest = |cells: &mut dyn Iterator<Item = &Cell>| {
@@ -118,7 +119,7 @@ impl Slot {
     pub(super) fn new(communicator: &Communicator, longest: usize) -> Result<Self> {
         let device = communicator.device();
         Ok(Self {
-            arenas: [Arena::new(longest), Arena::new(longest)],
+            arenas: [Arena::on(device, longest)?, Arena::on(device, longest)?],
             stream: device.stream()?,
             other_stream: device.stream()?,
             companions: Companions::new(communicator)?,
@@ -183,6 +184,9 @@ impl Prepared<'_> {
     pub(super) fn compare(&self) -> Option<String> {
         for (index, (memory, place)) in self.part.memories.iter().zip(&self.places).enumerate() {
             let expected = if self.refusal.is_some() { &memory.before } else { &memory.after };
+            if let Err(error) = place.from_card() {
+                return Some(error.to_string());
+            }
             // SAFETY: the arena lives, and the operation is over.
             let bytes = unsafe { place.bytes() };
             let compared = self.values.compare(expected, self.rotation(), bytes);
@@ -311,6 +315,7 @@ impl Column<'_> {
         for (memory, place) in prepared.part.memories.iter().zip(&mut prepared.places) {
             // SAFETY: the arena lives, and nothing is under way on it.
             prepared.values.write(&memory.before, rotation, unsafe { place.bytes_mut() });
+            place.to_card().expect("the card takes what the test gives it");
         }
         prepared
     }
