@@ -13,7 +13,7 @@ fn b031_b048_a_soak_of_20000_operations() {
     let seed = std::env::var("SOAK_SEED").unwrap_or_else(|_| "1".to_owned());
     println!("SOAK_SEED={seed}");
     // Some ranks have no part in some operations.
-    let draws = OPERATIONS + OPERATIONS / 5;
+    let draws = OPERATIONS + OPERATIONS / 2;
     let launch = Launch::new(PROGRAM, 4, &["soak", &seed, &draws.to_string()]);
     // Two hosts: shared memory inside, TCP between.
     let launch = (0..4).fold(launch, |launch, rank| {
@@ -36,7 +36,7 @@ fn b031_b048_a_soak_on_cards() {
     const OPERATIONS: u64 = if cfg!(debug_assertions) { 1_000 } else { 10_000 };
     let seed = std::env::var("SOAK_SEED").unwrap_or_else(|_| "1".to_owned());
     println!("SOAK_SEED={seed}");
-    let draws = OPERATIONS + OPERATIONS / 5;
+    let draws = OPERATIONS + OPERATIONS / 2;
     let mut launch = Launch::new(PROGRAM, 4, &["soak", &seed, &draws.to_string()])
         // So that messages come in several pieces, and pinned memory is short.
         .with("ICCL_CHUNK_BYTES", "16KiB")

@@ -53,11 +53,8 @@ impl Drop for Memory {
         if matches!(self.owner, Owner::Application { .. }) {
             return;
         }
-        let device = &self.device.inner;
         // SAFETY: allocated in `uninitialised`, freed once, and nothing uses it: operations keep it.
-        if let Err(error) = unsafe { device.open.free(self.pointer) } {
-            tracing::warn!(%error, device = %self.device, "memory could not be freed");
-        }
+        unsafe { self.device.inner.free(self.pointer) };
     }
 }
 

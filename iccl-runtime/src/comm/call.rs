@@ -206,16 +206,22 @@ impl Operands {
             && memory_of(&self.send, origins.send) == memory_of(&self.receive, origins.recv)
     }
 
-    /// Refuses memory that is null, too small, or overlaps in part.
-    pub(super) fn check(&self, request: &Request, program: &Program) -> Result<()> {
+    /// Refuses memory that is null, too small, not the device's, or overlaps in part.
+    pub(super) fn check(
+        &self,
+        request: &Request,
+        program: &Program,
+        device: &Device,
+    ) -> Result<()> {
         let Self { send, receive } = self;
         let schedule = program.schedule();
         let collective = request.collective;
         let (send_bytes, recv_bytes) = own_messages::used_bytes(request, schedule);
         let refuse = |text: String| Err(Error::new(ErrorKind::InvalidArgument, text));
-        for (name, operand, needed) in
-            [("send", send, send_bytes), ("receive", receive, recv_bytes)]
-        {
+        for (name, what, operand, needed) in [
+            ("send", "send buffer", send, send_bytes),
+            ("receive", "receive buffer", receive, recv_bytes),
+        ] {
             if needed == 0 {
                 continue;
             }
@@ -231,6 +237,7 @@ impl Operands {
                     "{collective}: the {name} buffer has {bytes} bytes, and {request} needs {needed}"
                 ));
             }
+            device.inner.must_hold(what, operand.pointer)?;
         }
         let (first, second) = (send.pointer as u64, receive.pointer as u64);
         let apart =
@@ -243,8 +250,17 @@ impl Operands {
         Ok(())
     }
 
-    /// Refuses a scalar that the operation would overwrite while it is still needed.
-    pub(super) fn check_scalar(&self, scalar: &Operand, program: &Program) -> Result<()> {
+    /// Refuses a scalar that is not the device's, or that the operation would overwrite while it is still
+    /// needed.
+    pub(super) fn check_scalar(
+        &self,
+        scalar: &Operand,
+        program: &Program,
+        device: &Device,
+    ) -> Result<()> {
+        if !scalar.pointer.is_null() && scalar.is_on_device {
+            device.inner.must_hold("scalar", scalar.pointer)?;
+        }
         let schedule = program.schedule();
         let (at, receive) = (scalar.pointer as u64, self.receive.pointer as u64);
         let bytes = schedule.dtype.size_bytes() as u64;

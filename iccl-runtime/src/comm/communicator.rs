@@ -325,8 +325,8 @@ impl Communicator {
         }
         let scalar = reduction.scalar(collective, dtype, &self.device)?;
         let program = self.program(&mut request)?;
-        operands.check(&request, &program)?;
-        operands.check_scalar(&scalar, &program)?;
+        operands.check(&request, &program, &self.device)?;
+        operands.check_scalar(&scalar, &program, &self.device)?;
         let Operands { send, receive } = operands;
         let point_to_point = is_point_to_point(collective);
         Ok(Checked {
@@ -368,6 +368,7 @@ impl Communicator {
         self.check_reduction(request)?;
         request.algorithm = self.algorithms.choose(request)?.algorithm;
         let program = Arc::new(Program::new(compile(request)?));
+        self.engine.prepare(&program)?;
         if programs.len() >= KEPT_PROGRAMS {
             programs.clear();
         }

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::ffi::c_void;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use iccl_plugin_api::MemoryKind;
@@ -14,7 +14,8 @@ use semver::Version;
 use super::buffer::{Buffer, bytes_of_count};
 use super::element::Element;
 use super::stream::Stream;
-use crate::engine::{CardPool, PluginCard};
+use crate::engine::{CardPool, PluginCard, is_driving};
+use crate::lock::lock;
 use crate::plugins::{Plugin, call_error};
 use crate::{Error, ErrorKind, Result};
 
@@ -31,7 +32,14 @@ pub(super) struct DeviceInner {
     plugin: &'static str,
     version: Version,
     facts: DeviceFacts,
+    /// Memory that nobody uses and that could not be freed when that became known.
+    leftovers: Mutex<Vec<Leftover>>,
 }
+
+struct Leftover(*mut c_void);
+
+// SAFETY: only an address here; whoever frees it is the last to use it.
+unsafe impl Send for Leftover {}
 
 impl std::fmt::Debug for Device {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -52,7 +60,8 @@ impl Device {
         let pinned = (facts.capabilities.host_accessible == 0)
             .then(|| PluginCard::new(&open, plugin, &facts))
             .map(|card| CardPool::new(Arc::new(card), MemoryKind::PinnedHost));
-        Self { inner: Arc::new(DeviceInner { open, pinned, plugin, version, facts }) }
+        let leftovers = Mutex::default();
+        Self { inner: Arc::new(DeviceInner { open, pinned, plugin, version, facts, leftovers }) }
     }
 
     /// The name of the plugin that drives it.
@@ -117,13 +126,72 @@ impl Device {
     }
 }
 
+impl Drop for DeviceInner {
+    fn drop(&mut self) {
+        self.free_leftovers();
+    }
+}
+
 impl DeviceInner {
     pub(super) fn error(&self, error: CallError) -> Error {
         call_error(self.plugin, error)
     }
 
     pub(super) fn allocate(&self, bytes: u64, kind: MemoryKind) -> Result<*mut c_void> {
+        self.free_leftovers();
         self.open.allocate(bytes, kind).map_err(|error| self.error(error))
+    }
+
+    /// Frees memory; later, if this thread drives an engine and the card may wait for its streams before it
+    /// frees anything.
+    ///
+    /// # Safety
+    /// `pointer` came from `allocate`, is freed once, and nothing uses it.
+    pub(super) unsafe fn free(&self, pointer: *mut c_void) {
+        if self.pinned.is_some() && is_driving() {
+            lock(&self.leftovers).push(Leftover(pointer));
+            return;
+        }
+        self.free_leftovers();
+        // SAFETY: the caller promises it.
+        unsafe { self.free_now(pointer) };
+    }
+
+    fn free_leftovers(&self) {
+        if self.pinned.is_none() || is_driving() {
+            return;
+        }
+        for Leftover(pointer) in std::mem::take(&mut *lock(&self.leftovers)) {
+            // SAFETY: `free` was called for it, and it is forgotten now.
+            unsafe { self.free_now(pointer) };
+        }
+    }
+
+    /// # Safety
+    /// As [`DeviceInner::free`].
+    unsafe fn free_now(&self, pointer: *mut c_void) {
+        // SAFETY: the caller promises it.
+        if let Err(error) = unsafe { self.open.free(pointer) } {
+            let index = self.open.index();
+            tracing::warn!(%error, plugin = self.plugin, index, "memory could not be freed");
+        }
+    }
+
+    /// Refuses memory that is not the device's, where the device can tell and iccl does not reach other
+    /// memory.
+    pub(super) fn must_hold(&self, what: &str, pointer: *const c_void) -> Result<()> {
+        if self.pinned.is_none() {
+            return Ok(());
+        }
+        let kind = self.open.memory_kind(pointer).map_err(|error| self.error(error))?;
+        if kind == MemoryKind::Device {
+            return Ok(());
+        }
+        let (plugin, index) = (self.plugin, self.open.index());
+        Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!("the {what} is {kind} memory, not memory of {plugin}:{index}"),
+        ))
     }
 
     /// Whether a stream can call the host when it reaches an operation; else enqueueing waits for

@@ -8,9 +8,9 @@ use smallvec::SmallVec;
 
 use super::countdown::Countdown;
 use super::stream::{Issue, Stream, Word};
-use crate::Result;
 use crate::engine::{Engine, Operation, OperationRequest};
 use crate::lock::lock;
+use crate::{Error, ErrorKind, Result};
 
 /// A list that nearly always has one element: a call without a group.
 pub(super) type Few<T> = SmallVec<[T; 1]>;
@@ -182,7 +182,7 @@ impl<'a> Place<'a> {
                 return Err(device.error(error));
             }
         } else {
-            device.synchronize(inner.handle, Duration::MAX)?;
+            self.wait_for_stream(&starts)?;
             starts.iter().for_each(Start::stream_has_come);
         }
         if device.waits_for_host() {
@@ -194,6 +194,28 @@ impl<'a> Place<'a> {
         }
         self.issue.enqueued = self.end.number;
         Ok(())
+    }
+
+    /// Waits until the stream has come here: it cannot say so by itself. At most as long as the first of the
+    /// operations may take.
+    fn wait_for_stream(&self, starts: &[Start]) -> Result<()> {
+        let inner = &self.stream.inner;
+        let first = starts.iter().map(|start| &start.operation).min_by_key(|one| one.timeout());
+        let timeout = first.map_or(Duration::MAX, |operation| operation.timeout());
+        inner.device.inner.synchronize(inner.handle, timeout).map_err(|error| {
+            let Some(operation) = first.filter(|_| error.kind() == ErrorKind::Timeout) else {
+                return error;
+            };
+            Error::new(
+                ErrorKind::Timeout,
+                format!(
+                    "{operation} waited longer than {timeout:?} for the work before it on its \
+                     stream of {}, which cannot tell by itself when it gets there",
+                    inner.device
+                ),
+            )
+            .with_source(error)
+        })
     }
 
     /// Forgets what would have taken place here. `begun` says that the stream waits for its end.

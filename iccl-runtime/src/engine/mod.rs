@@ -44,6 +44,7 @@ mod thread;
 #[cfg(test)]
 mod tests;
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -145,6 +146,7 @@ struct Shared {
     options: EngineOptions,
     shutdown: AtomicBool,
     fork: ForkGuard,
+    pinned: Option<Arc<CardPool>>,
 }
 
 impl Engine {
@@ -185,6 +187,7 @@ impl Engine {
             options: parts.options,
             shutdown: AtomicBool::new(false),
             fork: ForkGuard::new(),
+            pinned: parts.pinned,
         });
         let weak = Arc::downgrade(&shared);
         if let Some(staging) = &mut shared.seat.take().staging {
@@ -225,6 +228,17 @@ impl Engine {
             Ok(()) => shared.seat.tell_news(),
             Err(error) => operation.finish(Err(error)),
         }
+    }
+
+    /// Makes sure that a call with this program finds the pinned memory that it needs on a card, so that whoever
+    /// drives allocates none: that may wait for streams, and these for whoever drives. Blocks as the
+    /// card's allocations do.
+    ///
+    /// # Errors
+    /// What the plugin says.
+    pub fn prepare(&self, program: &Program) -> Result<()> {
+        let limit = self.shared.options.staging_bytes;
+        self.shared.pinned.as_ref().map_or(Ok(()), |pool| staging::prepare(program, pool, limit))
     }
 
     /// Says that the operation's stream has reached it. Any thread; does not block.
@@ -372,6 +386,7 @@ impl Shared {
 
     /// Drives until `stop` says so, the deadline passes, or the communicator fails.
     fn drive(&self, state: &mut State, stop: &dyn Fn() -> bool, deadline: Option<Instant>) {
+        let _driving = Driving::begin();
         let mut idle_since: Option<Instant> = None;
         let mut rounds: u32 = 0;
         let mut taken = None;
@@ -450,6 +465,7 @@ impl Shared {
 
     fn end_all(&self, state: &mut State) {
         let Some(error) = self.failure.get() else { return };
+        let _driving = Driving::begin();
         self.take_inbox(state);
         state.fail(error);
     }
@@ -470,6 +486,33 @@ impl Shared {
             return Ok(());
         }
         bells.sleep_of_driver(&state.descriptors(), timeout)
+    }
+}
+
+thread_local! {
+    static DRIVES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread drives an engine now. It must not free memory of a card then: that may wait for
+/// streams which wait for this thread.
+pub fn is_driving() -> bool {
+    DRIVES.get()
+}
+
+/// Marks this thread as one that drives, as long as it lives.
+struct Driving {
+    before: bool,
+}
+
+impl Driving {
+    fn begin() -> Self {
+        Self { before: DRIVES.replace(true) }
+    }
+}
+
+impl Drop for Driving {
+    fn drop(&mut self) {
+        DRIVES.set(self.before);
     }
 }
 

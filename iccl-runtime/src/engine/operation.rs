@@ -111,6 +111,11 @@ impl Operation {
         self.outcome.get()
     }
 
+    /// How long it may take.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     /// What was asked, as in messages.
     pub fn fingerprint(&self) -> &Fingerprint {
         &self.fingerprint

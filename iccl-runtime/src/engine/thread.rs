@@ -57,6 +57,12 @@ fn serve(shared: &Shared) -> bool {
         // Accepts connections and notices lost ones.
         let once = || true;
         shared.drive(&mut state, &once, None);
+        // Operations that wait for their streams wait for ever if the card is broken.
+        if state.has_operations()
+            && let Err(error) = state.check_card()
+        {
+            shared.found_failure(&mut state, &error);
+        }
     }
     let busy = state.has_work();
     shared.seat.leave(state);

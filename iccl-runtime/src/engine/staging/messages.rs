@@ -86,7 +86,7 @@ impl Staging {
 }
 
 /// What a message moves from or to the card, and whether it sends.
-fn on_card(kind: &StepKind) -> Option<(Slice, bool)> {
+pub(super) fn on_card(kind: &StepKind) -> Option<(Slice, bool)> {
     let (slice, sends) = match kind {
         StepKind::Send { source, .. } => (*source, true),
         StepKind::Recv { destination, .. } => (*destination, false),

@@ -29,6 +29,7 @@ use iccl_plugin_api::MemoryKind;
 use super::counters::Counters;
 use super::device::{Card, CardStream};
 use super::pool::{CardBlock, CardPool};
+use super::program::Program;
 use super::run::{Run, Scratch};
 use super::state::State;
 use crate::Result;
@@ -281,6 +282,28 @@ impl Staging {
         }
         all_rest
     }
+}
+
+/// Makes sure that the pool has idle what one call needs and, of the shared part, can use.
+pub(super) fn prepare(program: &Program, pool: &Arc<CardPool>, limit: u64) -> Result<()> {
+    let schedule = program.schedule();
+    if schedule.scratch_bytes > 0 {
+        pool.prepare(schedule.scratch_bytes, 1)?;
+    }
+    let (mut queues, mut longest) = (0, 0);
+    for queue in &program.queues {
+        let staged = queue.steps.iter().filter_map(|step| {
+            messages::on_card(&schedule.steps[*step as usize].kind).map(|(slice, _)| slice.bytes)
+        });
+        if let Some(bytes) = staged.max() {
+            queues += 1;
+            longest = longest.max(bytes);
+        }
+    }
+    let shared = limit.checked_div(longest).unwrap_or(0);
+    let more = shared.min(queues * u64::from(DEPTH - 1) + MOST_PIECES as u64);
+    // One piece of local work may need a block besides.
+    if longest > 0 { pool.prepare(longest, (queues + more + 1) as usize) } else { Ok(()) }
 }
 
 /// What a card calls to wake a driver.

@@ -179,8 +179,10 @@ fn all_calls() -> Vec<Call> {
     for algorithm in Algorithm::ALL {
         for collective in algorithm.facts().collectives {
             // One rank, two ranks, or a native library, have tests of their own.
-            let alone =
-                matches!(algorithm, Algorithm::Local | Algorithm::PointToPoint | Algorithm::Native);
+            let alone = matches!(
+                algorithm,
+                Algorithm::Local | Algorithm::PointToPoint | Algorithm::Native | Algorithm::Islands
+            );
             if is_vector(*collective) || alone {
                 continue;
             }
