@@ -70,7 +70,7 @@ impl Shared {
         self.state.lock().expect("the card")
     }
 
-    /// Lands what one stream, drawn by lot, has to do next.
+    /// Lands what one stream, drawn by lot, has to do next; a call with what is before it.
     fn land_one(&self) {
         let mut state = self.lock();
         let busy: Vec<u64> = state
@@ -100,13 +100,26 @@ impl Shared {
             Work::Event(event) => {
                 state.events.insert(event, true);
             }
-            Work::Call(function, user) => {
-                drop(state);
-                self.calls.fetch_add(1, Ordering::Relaxed);
-                // SAFETY: the engine promised that it may be called once.
-                unsafe { function(std::ptr::with_exposed_provenance_mut(user)) };
-            }
+            Work::Call(function, user) => return self.call(state, function, user),
         }
+        let works = state.streams.get_mut(&drawn).expect("it is there");
+        if let Some(Work::Call(function, user)) =
+            works.pop_front_if(|next| matches!(next, Work::Call(..)))
+        {
+            self.call(state, function, user);
+        }
+    }
+
+    fn call(
+        &self,
+        state: MutexGuard<'_, State>,
+        function: unsafe extern "C" fn(*mut c_void),
+        user: usize,
+    ) {
+        drop(state);
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: the engine promised that it may be called once.
+        unsafe { function(std::ptr::with_exposed_provenance_mut(user)) };
     }
 }
 
@@ -158,7 +171,7 @@ impl LateCard {
 
     /// How often a stream called the host.
     pub(super) fn calls(&self) -> u64 {
-        self.shared.calls.load(Ordering::Relaxed)
+        self.shared.calls.load(Ordering::SeqCst)
     }
 
     /// How many streams and events were ever made.

@@ -433,7 +433,7 @@ fn memory_that_a_card_may_still_touch_is_never_used_again() {
 #[test]
 fn b095_a_driver_that_waits_for_a_card_sleeps() {
     const RANK: u32 = 92;
-    let card = Arc::new(LateCard::new(1, Duration::from_millis(60)));
+    let card = Arc::new(LateCard::new(1, Duration::from_millis(250)));
     let hub = Arc::new(Mutex::new(Hub::default()));
     let engine = Engine::start(EngineParts {
         pinned: Some(CardPool::new(Arc::clone(&card) as _, MemoryKind::PinnedHost)),
@@ -451,8 +451,12 @@ fn b095_a_driver_that_waits_for_a_card_sleeps() {
     }
     operation.outcome().expect("over").expect("done");
     assert_eq!(card.read(to, 1000), [7; 1000]);
-    assert!(card.calls() > 0, "the card woke the driver");
+    // It was called when the copy had landed, or a moment later.
+    while card.calls() == 0 && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(card.calls() > 0, "the card wakes the driver");
     let used = thread_time(RANK) - before;
-    assert!(used < 30_000_000, "{used} ns of processor time for one copy");
+    assert!(used < 100_000_000, "{used} ns of processor time for one copy");
     drop((engine, hub));
 }
