@@ -53,6 +53,11 @@ pub fn nvidia(job: Job) -> Job {
         .fold(job, |job, rank| job.with_on(rank, "bootstrap.local_rank", &rank.to_string()))
 }
 
+/// The folder of the simulated libraries of these cards.
+pub fn libraries() -> &'static Path {
+    &folders().libraries
+}
+
 /// What the processes of such a job are told besides, where each makes its own [`nvidia`].
 ///
 /// # Panics

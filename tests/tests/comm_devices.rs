@@ -1,5 +1,6 @@
 //! Devices that can do less than host memory, and devices that fail: a plugin over host memory, linked in,
-//! whose streams lack what the runtime can do without, and whose calls fail when they are told to.
+//! whose streams lack what the runtime can do without, whose memory may lie where the host cannot read
+//! it, and whose calls fail when they are told to.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -12,7 +13,7 @@ use iccl_plugin_api::sdk::{
 use iccl_plugin_api::tables::{DeviceCapabilities, host_to_stream, stream_to_host};
 use iccl_plugin_api::{DataType, MemoryKind, RedOp, Status};
 use iccl_plugin_host::HostDevice;
-use iccl_runtime::comm::{Buffer, Communicator, Group, Handle, Stream};
+use iccl_runtime::comm::{Buffer, Communicator, Group, Handle, Reduction, Scalar, Stream};
 use iccl_runtime::{Error, ErrorKind, Result};
 use iccl_tests::ranks::{Job, SOON, must_be_right, wait_until};
 
@@ -25,8 +26,14 @@ const SUM: RedOp = RedOp::Sum;
 
 // --- The device ---------------------------------------------------------------------------------
 
-/// Enough that every test has its own. What number `n` can do is told by `n % 4`.
-const DEVICES: usize = 32;
+/// Enough that every test has its own. What number `n` can do is told by `n % 4`, and by these.
+const DEVICES: usize = 64;
+/// From this one on, nobody may follow a pointer into a device's memory.
+const FIRST_FAR: u32 = 32;
+/// From this one on, there are events.
+const FIRST_WITH_EVENTS: u32 = 48;
+/// Added to the addresses of memory that is far: nothing is mapped there in any process.
+const FAR_AWAY: usize = 1 << 50;
 /// How many more calls of each device succeed; below 0: all.
 static CALLS_LEFT: [AtomicI64; DEVICES] = [const { AtomicI64::new(-1) }; DEVICES];
 
@@ -47,6 +54,10 @@ const fn calls_host(index: u32) -> bool {
     index.is_multiple_of(2)
 }
 
+const fn is_far(index: u32) -> bool {
+    index >= FIRST_FAR
+}
+
 const fn waits_for_host(index: u32) -> bool {
     index % 4 < 2
 }
@@ -65,9 +76,10 @@ impl DeviceBackend for Obstinate {
             numa_node: None,
             memory_bytes: 0,
             capabilities: DeviceCapabilities {
-                stream_to_host: if calls_host(index) { stream_to_host::HOST_FUNCTION } else { 0 },
+                stream_to_host: if calls_host(index) { stream_to_host::HOST_FUNCTION } else { 0 }
+                    | if index >= FIRST_WITH_EVENTS { stream_to_host::EVENT } else { 0 },
                 host_to_stream: if waits_for_host(index) { host_to_stream::WAIT_VALUE } else { 0 },
-                host_accessible: 1,
+                host_accessible: u32::from(!is_far(index)),
                 has_reduce: 0,
                 reduce_dtypes: 0,
                 reduce_ops: 0,
@@ -100,14 +112,16 @@ impl ObstinateDevice {
 impl Device for ObstinateDevice {
     fn allocate(&self, bytes: u64, kind: MemoryKind) -> PluginResult<*mut c_void> {
         self.may()?;
-        self.host.allocate(bytes, kind)
+        let far = if is_far(self.index) && kind == MemoryKind::Device { FAR_AWAY } else { 0 };
+        Ok(self.host.allocate(bytes, kind)?.wrapping_byte_add(far))
     }
     unsafe fn free(&self, pointer: *mut c_void) -> PluginResult<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.host.free(pointer) }
+        unsafe { self.host.free(near(pointer)) }
     }
     fn memory_kind(&self, pointer: *const c_void) -> PluginResult<MemoryKind> {
-        self.host.memory_kind(pointer)
+        let is_device = !is_far(self.index) || pointer.addr() >= FAR_AWAY;
+        Ok(if is_device { MemoryKind::Device } else { MemoryKind::Host })
     }
     unsafe fn copy(
         &self,
@@ -116,6 +130,16 @@ impl Device for ObstinateDevice {
         source: (*const c_void, MemoryKind),
         bytes: u64,
     ) -> PluginResult<()> {
+        if is_far(self.index) {
+            self.may()?;
+        }
+        for (address, kind) in [(destination.0.addr(), destination.1), (source.0.addr(), source.1)]
+        {
+            let far = is_far(self.index) && kind == MemoryKind::Device;
+            assert_eq!(address >= FAR_AWAY, far, "{address:x} is no {kind} memory");
+        }
+        let destination = (near(destination.0), destination.1);
+        let source = (near(source.0.cast_mut()).cast_const(), source.1);
         // SAFETY: the caller's promise.
         unsafe { self.host.copy(stream, destination, source, bytes) }
     }
@@ -152,6 +176,26 @@ impl Device for ObstinateDevice {
         // SAFETY: the caller's promise.
         unsafe { self.host.write_value(word, value) }
     }
+    fn event_create(&self) -> PluginResult<u64> {
+        assert!(self.index >= FIRST_WITH_EVENTS, "it said that it has none");
+        self.may()?;
+        self.host.event_create()
+    }
+    fn event_destroy(&self, event: u64) -> PluginResult<()> {
+        self.host.event_destroy(event)
+    }
+    fn event_record(&self, event: u64, stream: u64) -> PluginResult<()> {
+        self.may()?;
+        self.host.event_record(event, stream)
+    }
+    fn event_query(&self, event: u64) -> PluginResult<Progress> {
+        self.host.event_query(event)
+    }
+}
+
+/// Where memory really lies.
+fn near(pointer: *mut c_void) -> *mut c_void {
+    pointer.map_addr(|address| address & (FAR_AWAY - 1))
 }
 
 iccl_plugin_api::export_plugin! { plugin: Obstinate, device: Obstinate }
@@ -185,11 +229,17 @@ fn must_hold(buffer: &Buffer, value: i32) {
 
 #[test]
 fn streams_that_cannot_wait_are_waited_for() {
-    // A rank of each kind.
-    job_on(&[0, 1, 2, 3]).run(|communicator| {
+    // A rank of each kind, on memory that the host reads, and on memory that it does not, with events
+    // and without.
+    for devices in [[0, 1, 2, 3], [32, 33, 34, 35], [48, 49, 50, 51], [0, 33, 50, 3]] {
+        streams_are_waited_for_on(&devices);
+    }
+}
+
+fn streams_are_waited_for_on(devices: &[usize; 4]) {
+    job_on(devices).run(|communicator| {
         let index = communicator.device().index();
         let (rank, ranks) = (communicator.rank(), communicator.ranks());
-        assert_eq!(index, rank);
         let device = communicator.device();
         let (stream, other) = (device.stream().expect("one"), device.stream().expect("one"));
         assert_eq!(stream.hold().is_ok(), waits_for_host(index));
@@ -220,6 +270,74 @@ fn streams_that_cannot_wait_are_waited_for() {
             must_hold(&received, before as i32);
             must_hold(&own, rank as i32);
         }
+    });
+}
+
+/// A stream that cannot say when it comes to an operation is waited for, but not for ever.
+#[test]
+fn a_stream_that_does_not_come_is_waited_for_no_longer_than_an_operation() {
+    for device in [5, 37, 53] {
+        let job = job_on(&[device]).with("engine.op_timeout", "300ms");
+        job.run(|communicator| {
+            let device = communicator.device();
+            let stream = device.stream().expect("a stream");
+            let buffer = filled(communicator, 3);
+            let hold = stream.hold().expect("it waits for the host");
+            let begun = Instant::now();
+            let called = communicator.all_reduce(&buffer, &buffer, 3000, I32, SUM, &stream);
+            let error = called.expect_err("the stream is held");
+            assert!(begun.elapsed() < SOON);
+            assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+            let text = error.to_string();
+            assert!(text.contains("all_reduce") && text.contains("obstinate device"), "{text}");
+            hold.release();
+            // Nothing took place, and nothing stays.
+            stream.synchronize_for(SOON).unwrap_or_else(|error| panic!("{error}"));
+            communicator
+                .all_reduce(&buffer, &buffer, 3000, I32, SUM, &stream)
+                .and_then(|handle| handle.wait())
+                .unwrap_or_else(|error| panic!("{error}"));
+            must_hold(&buffer, 3);
+        });
+    }
+}
+
+#[test]
+fn memory_that_is_not_the_devices_is_refused_before_a_byte_moves() {
+    job_on(&[56, 57]).run(|communicator| {
+        let stream = communicator.stream();
+        let far = filled(communicator, communicator.rank() as i32);
+        let mut here = vec![7_i32; 3000];
+        let before = communicator.counters().peer(1 - communicator.rank());
+        for (send, receive, what) in [
+            (here.as_ptr().cast(), far.address(), "send buffer"),
+            (far.address().cast_const(), here.as_mut_ptr().cast(), "receive buffer"),
+        ] {
+            // SAFETY: one of the two is refused; both live until then.
+            let called =
+                unsafe { communicator.all_reduce_raw(send, receive, 3000, I32, SUM, stream) };
+            let error = called.expect_err("host memory");
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+            assert!(error.message().contains(&format!("the {what} is host memory")), "{error}");
+        }
+        let scalar = 2_i32;
+        // SAFETY: it is refused; it lives until then.
+        let scalar = unsafe { Scalar::in_memory((&raw const scalar).cast()) };
+        let reduction = Reduction::pre_mul_sum(scalar);
+        let error = communicator.all_reduce(&far, &far, 3000, I32, reduction, stream);
+        let error = error.expect_err("host memory");
+        assert!(error.message().contains("the scalar is host memory"), "{error}");
+        assert_eq!(communicator.counters().peer(1 - communicator.rank()), before);
+        must_hold(&far, communicator.rank() as i32);
+        // What is the device's is taken, scalars too.
+        let factor = communicator.device().buffer_from(&[communicator.rank() as i32 + 1]);
+        let factor = factor.expect("memory");
+        let reduction = Reduction::pre_mul_sum(Scalar::in_buffer(&factor));
+        communicator
+            .all_reduce(&far, &far, 3000, I32, reduction, stream)
+            .and_then(|handle| handle.wait())
+            .unwrap_or_else(|error| panic!("{error}"));
+        must_hold(&far, 2);
     });
 }
 
@@ -285,10 +403,16 @@ fn a_group_that_a_driver_refuses_in_part_does_not_take_place() {
 /// them learn of it.
 #[test]
 fn b037_a_device_that_fails_at_any_step_of_the_initialisation() {
+    for failing in [16, 40] {
+        a_device_that_fails_while_ranks_meet(failing);
+    }
+}
+
+fn a_device_that_fails_while_ranks_meet(failing: usize) {
     let mut failures = 0;
     for step in 0.. {
-        let job = job_on(&[12, 16, 20]).with("bootstrap.init_timeout", "30s");
-        fail_after(16, step);
+        let job = job_on(&[12, failing, 20]).with("bootstrap.init_timeout", "30s");
+        fail_after(failing, step);
         let started = Instant::now();
         let outcomes = job.try_run(|communicator| {
             if communicator.rank() == 1 {
@@ -304,7 +428,7 @@ fn b037_a_device_that_fails_at_any_step_of_the_initialisation() {
             Ok(())
         });
         assert!(started.elapsed() < SOON, "step {step}: {:?}", started.elapsed());
-        if !has_failed(16) {
+        if !has_failed(failing) {
             // Nothing is left that could fail before the communicator stands: what remains is rank 1,
             // which goes at once.
             assert!(outcomes[1].is_ok(), "step {step}");
@@ -322,6 +446,38 @@ fn b037_a_device_that_fails_at_any_step_of_the_initialisation() {
         }
     }
     assert!(failures >= 3, "a stream and its words are made: {failures}");
+}
+
+/// Rank 0's card fails at the k-th of its calls in an operation: that ends it on all ranks, by name.
+#[test]
+fn b037_a_card_that_fails_at_any_step_of_an_operation() {
+    let mut failures = 0;
+    for step in 0..20 {
+        let job = job_on(&[52, 60]).with("engine.chunk_bytes", "4KiB");
+        let outcomes = job.run(|communicator| {
+            let buffer = filled(communicator, communicator.rank() as i32);
+            let stream = communicator.device().stream().expect("a stream");
+            communicator.barrier(&stream).and_then(|handle| handle.wait()).expect("both are here");
+            if communicator.rank() == 0 {
+                fail_after(52, step);
+            }
+            let called = communicator.all_reduce(&buffer, &buffer, 3000, I32, SUM, &stream);
+            called.and_then(|handle| handle.wait())
+        });
+        if !has_failed(52) {
+            assert!(outcomes.iter().all(Result::is_ok), "step {step}: {outcomes:?}");
+            continue;
+        }
+        failures += 1;
+        let error = outcomes[0].as_ref().expect_err("its card failed");
+        assert_eq!(error.kind(), ErrorKind::OutOfResources, "step {step}: {error}");
+        let text = error.to_string();
+        assert!(text.contains("obstinate") && text.contains("no more of that"), "{text}");
+        if let Err(told) = &outcomes[1] {
+            assert_eq!(told.rank(), Some(0), "step {step}: {told}");
+        }
+    }
+    assert!(failures > 5, "{failures}");
 }
 
 #[test]

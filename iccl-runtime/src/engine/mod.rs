@@ -457,8 +457,11 @@ impl Shared {
 
     /// This rank found a failure: tells the others, then ends everything here.
     fn found_failure(&self, state: &mut State, error: &Error) {
+        // Whatever a card does not do is its rank's.
+        let is_of_card = error.rank().is_none() && error.context().any(|(key, _)| key == "device");
+        let error = if is_of_card { error.clone().with_rank(self.rank) } else { error.clone() };
         if self.failure.set(error.clone()).is_ok() {
-            (self.on_failure)(error);
+            (self.on_failure)(&error);
         }
         self.end_all(state);
     }
