@@ -90,8 +90,6 @@ const NEWER_IN_NCCL: &[(u32, &str)] = &[
     (22800, "ncclScatter"),
     (22800, "ncclCommRevoke"),
 ];
-/// How the library's data marks its version; six digits follow.
-const VERSION_MARK: &[u8] = b"iccl-sim-nccl-ver:";
 
 /// The simulated libraries of NVIDIA with an older NCCL, of 2.18 at least: it says so, and has none of the
 /// symbols that came later.
@@ -99,37 +97,109 @@ const VERSION_MARK: &[u8] = b"iccl-sim-nccl-ver:";
 /// # Panics
 /// If they can't be built.
 pub fn nvidia_with_nccl(version: u32) -> PathBuf {
-    let name = format!("nvidia-nccl-{version}");
-    let folder = nvidia().parent().expect("a folder of all").join(name);
-    std::fs::create_dir_all(&folder).expect("the folder can be made");
+    let folder = beside(nvidia(), &format!("nvidia-nccl-{version}"));
     for library in ["libcuda.so.1", "libcudart.so.12", "libcudart.so.13"] {
         place(&nvidia().join(library), &folder.join(library));
     }
-    let mut bytes = std::fs::read(nvidia().join("libnccl.so.2")).expect("the library");
-    let marks: Vec<usize> = positions(&bytes, VERSION_MARK).collect();
-    assert!(!marks.is_empty(), "the library marks its version");
-    for at in marks {
-        let digits = at + VERSION_MARK.len();
-        bytes[digits..digits + 6].copy_from_slice(format!("{version:06}").as_bytes());
-    }
-    for (_, symbol) in NEWER_IN_NCCL.iter().filter(|(since, _)| *since > version) {
-        // Under another name in the table of symbols, which is not found by the hash of the real one.
-        let entry = [b"\0", symbol.as_bytes(), b"\0"].concat();
-        let places: Vec<usize> = positions(&bytes, &entry).collect();
-        assert!(!places.is_empty(), "the library has {symbol}");
-        places.into_iter().for_each(|at| bytes[at + 1] = b'-');
-    }
-    let beside = folder.join(format!("libnccl.{}.new", std::process::id()));
-    std::fs::write(&beside, bytes).expect("a library can be written");
-    std::fs::rename(&beside, folder.join("libnccl.so.2")).expect("and put in its place");
+    let mut library = Patched::new(&nvidia().join("libnccl.so.2"));
+    library.set(b"iccl-sim-nccl-ver:", format!("{version:06}").as_bytes());
+    let newer = NEWER_IN_NCCL.iter().filter(|(since, _)| *since > version);
+    newer.for_each(|(_, symbol)| library.hide(symbol));
+    library.write(&folder.join("libnccl.so.2"));
     folder
 }
 
-/// Where some bytes occur.
-fn positions<'a>(bytes: &'a [u8], wanted: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
-    bytes
-        .windows(wanted.len())
-        .enumerate()
-        .filter(move |(_, found)| *found == wanted)
-        .map(|(at, _)| at)
+/// What CANN has beyond 8.1.
+const NEWER_THAN_CANN_8: &[&str] =
+    &["aclrtLaunchHostFunc", "aclrtGetDeviceInfo", "aclrtDeviceGetPCIBusId"];
+/// What is in `libhcomm.so` from CANN 9 on.
+const OF_COMMUNICATORS: &[&str] = &[
+    "HcclGetErrorString",
+    "HcclGetRootInfo",
+    "HcclCommInitRootInfo",
+    "HcclCommInitAll",
+    "HcclCommDestroy",
+    "HcclGetRankSize",
+    "HcclGetRankId",
+    "HcclGetCommName",
+    "HcclGetCommAsyncError",
+    "HcclGetCommConfigCapability",
+];
+
+/// The simulated libraries of Ascend as in CANN 8.1: without newer functions, and with threads for
+/// reports.
+///
+/// # Panics
+/// If they can't be built.
+pub fn ascend_8() -> PathBuf {
+    let whole = folder("ascend");
+    let folder = beside(&whole, "ascend-8");
+    place(&whole.join("libhccl.so"), &folder.join("libhccl.so"));
+    let mut library = Patched::new(&whole.join("libascendcl.so"));
+    library.set(b"iccl-sim-acl-ver:", b"01.13");
+    NEWER_THAN_CANN_8.iter().for_each(|symbol| library.hide(symbol));
+    library.write(&folder.join("libascendcl.so"));
+    folder
+}
+
+/// The simulated libraries of Ascend with communicators in a library of their own.
+///
+/// # Panics
+/// If they can't be built.
+pub fn ascend_with_hcomm() -> PathBuf {
+    let whole = folder("ascend");
+    let folder = beside(&whole, "ascend-hcomm");
+    place(&whole.join("libascendcl.so"), &folder.join("libascendcl.so"));
+    place(&whole.join("libhccl.so"), &folder.join("libhcomm.so"));
+    let mut library = Patched::new(&whole.join("libhccl.so"));
+    OF_COMMUNICATORS.iter().for_each(|symbol| library.hide(symbol));
+    library.write(&folder.join("libhccl.so"));
+    folder
+}
+
+/// A folder beside that of a maker.
+fn beside(folder: &Path, name: &str) -> PathBuf {
+    let folder = folder.parent().expect("a folder of all").join(name);
+    std::fs::create_dir_all(&folder).expect("the folder can be made");
+    folder
+}
+
+/// A library that is changed in its file.
+struct Patched(Vec<u8>);
+
+impl Patched {
+    fn new(library: &Path) -> Self {
+        Self(std::fs::read(library).expect("the library"))
+    }
+
+    /// Writes something behind a mark.
+    fn set(&mut self, mark: &[u8], value: &[u8]) {
+        let marks: Vec<usize> = self.positions(mark);
+        assert!(!marks.is_empty(), "the library has its mark");
+        for at in marks {
+            let begin = at + mark.len();
+            self.0[begin..begin + value.len()].copy_from_slice(value);
+        }
+    }
+
+    /// Gives a symbol another name in the table of symbols, which is not found by the hash of the real
+    /// one.
+    fn hide(&mut self, symbol: &str) {
+        let entry = [b"\0", symbol.as_bytes(), b"\0"].concat();
+        let places = self.positions(&entry);
+        assert!(!places.is_empty(), "the library has {symbol}");
+        places.into_iter().for_each(|at| self.0[at + 1] = b'-');
+    }
+
+    /// Where some bytes occur.
+    fn positions(&self, wanted: &[u8]) -> Vec<usize> {
+        let windows = self.0.windows(wanted.len()).enumerate();
+        windows.filter(|(_, found)| *found == wanted).map(|(at, _)| at).collect()
+    }
+
+    fn write(&self, library: &Path) {
+        let beside = library.with_extension(format!("{}.new", std::process::id()));
+        std::fs::write(&beside, &self.0).expect("a library can be written");
+        std::fs::rename(&beside, library).expect("and put in its place");
+    }
 }

@@ -9,7 +9,6 @@ use iccl_runtime::plugins::PluginSet;
 use libloading::Library;
 
 use super::Maker;
-use crate::sim_sdk;
 
 /// The plugin, with the machine to itself as long as this is held: settings and faults of the
 /// simulator are the process's.
@@ -35,6 +34,7 @@ impl Machine {
         // SAFETY: everything in this process reads the environment by the standard library, or, as the
         // simulator, not before this and under this lock.
         unsafe { std::env::set_var(count, maker.cards.to_string()) };
+        let folder = maker.folder();
         let mut machine = Self {
             set: no_plugins(),
             maker: *maker,
@@ -44,12 +44,11 @@ impl Machine {
         for (key, value) in [("faults", ""), ("delay_us", "0")].iter().chain(maker.simulated) {
             machine.simulate(key, value);
         }
-        let libraries = sim_sdk::folder(maker.name);
         let setting = |key: &str| format!("plugin.{}.{key}", maker.name);
         let mut sources = Sources::default()
             .with("plugins.path", maker.plugin_folder().to_str().expect("text"))
             .with("plugins.probe", "inline")
-            .with(setting("library_dir"), libraries.to_str().expect("text"));
+            .with(setting("library_dir"), folder.to_str().expect("text"));
         for (key, value) in maker.settings {
             sources = sources.with(setting(key), *value);
         }
@@ -89,7 +88,7 @@ impl Machine {
 
 fn library(maker: &Maker, name: &str) -> Library {
     // SAFETY: the simulator's libraries do nothing when they are opened.
-    unsafe { Library::new(sim_sdk::folder(maker.name).join(name)) }.expect("a simulated library")
+    unsafe { Library::new(maker.folder().join(name)) }.expect("a simulated library")
 }
 
 fn no_plugins() -> PluginSet {

@@ -3,6 +3,7 @@
 //!
 //! No maker's fact may live here: a test says what its maker is ([`Maker`]) and what it promises.
 
+mod card;
 mod machine;
 mod process;
 mod ranks;
@@ -16,6 +17,10 @@ use tempfile::TempDir;
 use crate::command::{iccl_with, run_to_end};
 use crate::{maker_plugin_folder, sim_sdk};
 
+pub use card::{
+    BYTES, LATE_US, allocate, free, from_card, host_functions_are_called, on_card, pattern, read,
+    write,
+};
 pub use machine::Machine;
 pub use process::Process;
 pub use ranks::{
@@ -32,6 +37,8 @@ pub struct Maker {
     pub owner: &'static str,
     /// The cards of the simulated machine of this process.
     pub cards: usize,
+    /// Where the simulated libraries lie, if these are not as the folder has them.
+    pub variant: Option<fn() -> PathBuf>,
     /// Settings of the plugin, without its name.
     pub settings: &'static [(&'static str, &'static str)],
     /// Settings of the simulator, when a [`Machine`] begins.
@@ -43,6 +50,11 @@ impl Maker {
     pub fn plugin_folder(&self) -> &'static Path {
         static FOLDER: OnceLock<PathBuf> = OnceLock::new();
         FOLDER.get_or_init(|| maker_plugin_folder(self.name))
+    }
+
+    /// Where the simulated libraries lie.
+    pub fn folder(&self) -> PathBuf {
+        self.variant.map_or_else(|| sim_sdk::folder(self.name), |variant| variant())
     }
 
     /// `iccl plugins --json` with the plugin alone, which runs in the command's own process.
@@ -67,7 +79,7 @@ impl Maker {
     pub fn libraries(&self, files: &[&str]) -> TempDir {
         let folder = tempfile::tempdir().expect("a folder");
         for file in files {
-            let from = sim_sdk::folder(self.name).join(file);
+            let from = self.folder().join(file);
             std::fs::copy(from, folder.path().join(file)).expect("copied");
         }
         folder

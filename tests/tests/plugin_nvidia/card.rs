@@ -10,56 +10,11 @@ use iccl_plugin_api::host::OpenDevice;
 use iccl_plugin_api::sdk::Progress;
 use iccl_plugin_api::tables::{host_to_stream, region_form, stream_to_host};
 use iccl_plugin_api::{MemoryKind, Status};
+use iccl_tests::maker::{
+    BYTES, LATE_US, SOON, allocate, free, from_card, on_card, pattern, read, write,
+};
 
 use crate::simulator::{CARDS, choose_card, current_card, current_context, machine};
-
-/// Within this time everything has happened, however loaded the machine.
-const SOON: Duration = Duration::from_secs(120);
-
-/// How late the simulated card does things, where a test looks while it is not done.
-const LATE_US: &str = "200000";
-
-const BYTES: usize = 1000;
-
-fn pattern(seed: u8) -> Vec<u8> {
-    (0..BYTES).map(|index| (index as u8).wrapping_mul(31) ^ seed).collect()
-}
-
-fn on_card(pointer: *mut c_void) -> (*mut c_void, MemoryKind) {
-    (pointer, MemoryKind::Device)
-}
-
-fn from_card(pointer: *mut c_void) -> (*const c_void, MemoryKind) {
-    (pointer.cast_const(), MemoryKind::Device)
-}
-
-/// What the card has there now.
-fn read(card: &OpenDevice, pointer: *mut c_void) -> Vec<u8> {
-    let mut back = vec![0; BYTES];
-    let host = (back.as_mut_ptr().cast(), MemoryKind::Host);
-    // SAFETY: both sides have this many bytes; stream 0 copies before it returns.
-    unsafe { card.copy(0, host, from_card(pointer), BYTES as u64) }.expect("a copy");
-    back
-}
-
-/// Puts bytes onto the card now.
-fn write(card: &OpenDevice, pointer: *mut c_void, bytes: &[u8]) {
-    let host = (bytes.as_ptr().cast(), MemoryKind::Host);
-    // SAFETY: both sides have this many bytes; stream 0 copies before it returns.
-    unsafe { card.copy(0, on_card(pointer), host, bytes.len() as u64) }.expect("a copy");
-}
-
-fn allocate(card: &OpenDevice, kind: MemoryKind) -> *mut c_void {
-    card.allocate(BYTES as u64, kind).expect("memory")
-}
-
-/// Frees memory that nothing uses.
-fn free(card: &OpenDevice, pointers: &[*mut c_void]) {
-    for pointer in pointers {
-        // SAFETY: the tests free what they allocated, after its streams are done.
-        unsafe { card.free(*pointer) }.expect("freed");
-    }
-}
 
 #[test]
 fn cards_say_what_they_are_and_what_they_can() {

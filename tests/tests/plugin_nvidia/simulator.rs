@@ -11,6 +11,7 @@ pub(crate) const NVIDIA: Maker = Maker {
     name: "nvidia",
     owner: "libcuda.so.1",
     cards: CARDS,
+    variant: None,
     settings: &[("join_timeout", "20s")],
     simulated: &[("dma_buf", "1")],
 };

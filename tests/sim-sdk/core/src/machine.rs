@@ -27,8 +27,10 @@ pub struct Vendor {
 /// What the machine keeps for each thread.
 #[derive(Debug, Default)]
 pub struct ThreadState {
-    /// The current card.
+    /// The current card; the first one, unless another was chosen.
     pub device: Cell<u32>,
+    /// Whether a card was ever chosen, which some vendors ask for.
+    pub has_chosen: Cell<bool>,
     /// Whether a host function runs on this thread.
     pub in_callback: Cell<bool>,
     /// Its own default streams, by card.
@@ -155,10 +157,18 @@ impl Machine {
         self.on_thread(|state| state.device.get()).unwrap_or(0)
     }
 
+    /// The card that the calling thread has chosen, if it has.
+    pub fn chosen_device(&self) -> Option<u32> {
+        self.on_thread(|state| state.has_chosen.get().then(|| state.device.get())).flatten()
+    }
+
     /// Chooses the calling thread's card.
     pub fn set_current_device(&self, index: u32) -> Result<(), Refusal> {
         self.device(index)?;
-        self.on_thread(|state| state.device.set(index));
+        self.on_thread(|state| {
+            state.device.set(index);
+            state.has_chosen.set(true);
+        });
         Ok(())
     }
 
@@ -288,8 +298,16 @@ impl Machine {
 
     /// Puts work that takes its time into a stream. Nothing is done any more once the card is in error.
     pub fn enqueue(&'static self, stream: &Arc<Stream>, action: Action) -> Point {
-        let delay = self.settings.number("delay_us", DEFAULT_DELAY_MICROSECONDS);
-        self.push(stream, Vec::new(), Duration::from_micros(delay), action)
+        self.push(stream, Vec::new(), self.delay(), unless_aborted(stream, action))
+    }
+
+    /// The same, done also when the stream was torn down.
+    pub(crate) fn enqueue_always(&'static self, stream: &Arc<Stream>, action: Action) -> Point {
+        self.push(stream, Vec::new(), self.delay(), action)
+    }
+
+    fn delay(&self) -> Duration {
+        Duration::from_micros(self.settings.number("delay_us", DEFAULT_DELAY_MICROSECONDS))
     }
 
     /// The same without delay, and behind places in other streams.
@@ -299,7 +317,7 @@ impl Machine {
         after: Vec<Point>,
         action: Action,
     ) -> Point {
-        self.push(stream, after, Duration::ZERO, action)
+        self.push(stream, after, Duration::ZERO, unless_aborted(stream, action))
     }
 
     fn push(
@@ -349,6 +367,12 @@ impl Machine {
         if let Some(waiter) = event.waiter() {
             self.enqueue_after(stream, Vec::new(), waiter);
         }
+    }
+
+    /// Tears a stream down: nothing that is in it is done any more, and what is under way of a
+    /// communicator ends.
+    pub fn abort_stream(&self, stream: &Stream) {
+        stream.abort();
     }
 
     /// Whether all that is in a stream is done.
@@ -457,6 +481,16 @@ impl Machine {
         self.device(peer)?;
         Ok(lock(&self.device(device)?.peers).remove(&peer))
     }
+}
+
+/// Does nothing once the stream was torn down.
+fn unless_aborted(stream: &Arc<Stream>, action: Action) -> Action {
+    let own = Arc::clone(stream);
+    Box::new(move || {
+        if !own.is_aborted() {
+            action();
+        }
+    })
 }
 
 /// FNV-1a, the same in all processes.

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ pub struct Stream {
     pub(crate) kind: StreamKind,
     state: Mutex<State>,
     changed: Condvar,
+    is_aborted: AtomicBool,
 }
 
 #[derive(Default)]
@@ -68,7 +70,7 @@ impl Point {
 impl Stream {
     pub(crate) fn new(handle: u64, device: u32, kind: StreamKind) -> Arc<Self> {
         let (state, changed) = (Mutex::default(), Condvar::new());
-        Arc::new(Self { handle, device, kind, state, changed })
+        Arc::new(Self { handle, device, kind, state, changed, is_aborted: AtomicBool::new(false) })
     }
 
     /// What C knows it by.
@@ -107,6 +109,15 @@ impl Stream {
         self.changed.notify_all();
         drop(state);
         Point { stream: Arc::clone(self), number }
+    }
+
+    pub(crate) fn abort(&self) {
+        self.is_aborted.store(true, Ordering::Release);
+    }
+
+    /// Whether it was torn down.
+    pub fn is_aborted(&self) -> bool {
+        self.is_aborted.load(Ordering::Acquire)
     }
 
     /// Its thread ends when what is in it is done.

@@ -138,13 +138,14 @@ impl Communicator {
     pub const NOTE_BYTES: usize = NOTE_BYTES;
 
     /// Puts calls into a stream, behind the ends of others. They run one after the other, and after all
-    /// earlier calls of this communicator.
+    /// earlier calls of this communicator. `done` is called when they are over, however they ended.
     pub fn launch(
         self: &Arc<Self>,
         machine: &'static Machine,
         stream: &Arc<Stream>,
         others: &[Arc<Stream>],
         calls: Vec<Call>,
+        done: impl FnOnce() + Send + 'static,
     ) {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let turn = *next;
@@ -153,19 +154,27 @@ impl Communicator {
         let after = others.iter().map(Stream::end).collect();
         // Late by the machine's delay, as all work is, and behind the other streams.
         machine.enqueue_after(stream, after, Box::new(|| ()));
-        let done = machine.enqueue(stream, Box::new(move || own.run(turn, &calls)));
+        let in_stream = Arc::clone(stream);
+        let run = move || {
+            own.run(turn, &calls, &in_stream);
+            done();
+        };
+        // Also in a stream that was torn down, so that those behind it get their turn.
+        let end = machine.enqueue_always(stream, Box::new(run));
         for other in others {
-            machine.enqueue_after(other, vec![done.clone()], Box::new(|| ()));
+            machine.enqueue_after(other, vec![end.clone()], Box::new(|| ()));
         }
     }
 
-    fn run(&self, turn: u64, calls: &[Call]) {
+    fn run(&self, turn: u64, calls: &[Call], stream: &Stream) {
         let mut current = self.turns.current.lock().unwrap_or_else(PoisonError::into_inner);
         while *current != turn {
             current = self.turns.changed.wait(current).unwrap_or_else(PoisonError::into_inner);
         }
         drop(current);
-        let stop = || self.is_interrupted.load(Ordering::Acquire) || self.is_stopped();
+        let stop = || {
+            self.is_interrupted.load(Ordering::Acquire) || stream.is_aborted() || self.is_stopped()
+        };
         for call in calls {
             if stop() || self.group.run(call, &stop) == Ended::Stopped {
                 break;

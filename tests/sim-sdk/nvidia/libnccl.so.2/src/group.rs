@@ -109,7 +109,7 @@ pub(crate) fn launch(mut launches: Vec<Launch>) -> Outcome {
             let operation = Operation::Messages { sends, receives };
             calls.push(Call { operation, element: Element::U8, factor_at: None, flaw });
         }
-        comm.ready()?.launch(machine, &streams[0], &streams[1..], calls);
+        comm.ready()?.launch(machine, &streams[0], &streams[1..], calls, || ());
     }
     Ok(())
 }
