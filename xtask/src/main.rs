@@ -1,10 +1,12 @@
 //! `cargo xtask`: builds, lays out, shows and tests iccl.
 
+mod ascend;
 mod generate;
 mod install;
 mod layout;
 mod mutants;
 mod nvidia;
+mod pip;
 mod run;
 mod test;
 
@@ -61,6 +63,9 @@ enum Task {
     /// Compares the NVIDIA plugin with NVIDIA's own headers and libraries, which pip fetches. Needs no
     /// card, and no part of `test`: half a gigabyte comes over the network.
     Nvidia,
+    /// Drives the simulated HCCL by HCCL's own bindings for Python, which pip fetches, and compares the
+    /// Ascend plugin's numbers with theirs. Needs no card, but Python 3.11, and no part of `test`.
+    Ascend,
     /// Breaks the code in known ways, one at a time, and checks that the tests notice.
     Mutants {
         /// Only mutants whose name contains this text.
@@ -77,6 +82,7 @@ fn main() -> ExitCode {
         Task::Test { only, full } => test::all(only.as_deref(), full),
         Task::Generate { check } => generate::all(check),
         Task::Nvidia => nvidia::compare(),
+        Task::Ascend => ascend::drive(),
         Task::Mutants { only } => mutants::all(only.as_deref()),
     };
     match result {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::layout;
+use crate::pip::fetch;
 use crate::run::{Failure, cargo, output, run, workspace};
 
 /// The packages, and where in them headers and libraries are.
@@ -131,7 +132,7 @@ pub(crate) fn compare() -> Result<(), Failure> {
     let packages = RUNTIMES.iter().chain(NCCLS);
     let mut folders = Vec::new();
     for (package, inside) in packages {
-        folders.push(fetch(&cache, package)?.join(inside));
+        folders.push(fetch("python3", &cache, package)?.join(inside));
     }
     let (runtimes, nccls) = folders.split_at(RUNTIMES.len());
     let sys = workspace().join("plugins/nvidia/src/sys.rs");
@@ -167,32 +168,6 @@ fn plugins(cache: &Path) -> Result<PathBuf, Failure> {
     fs::create_dir_all(&folder)
         .and_then(|()| fs::copy(built, folder.join("libiccl_nvidia.so")))
         .map_err(|error| Failure(format!("{} cannot be made: {error}", folder.display())))?;
-    Ok(folder)
-}
-
-/// The folder of a package's files, from the cache or by pip.
-fn fetch(cache: &Path, package: &str) -> Result<PathBuf, Failure> {
-    let folder = cache.join(package.replace("==", "-"));
-    if folder.is_dir() {
-        return Ok(folder);
-    }
-    let wheels = cache.join("wheels").join(package);
-    let pip = ["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "-d"];
-    run(Command::new("python3").args(pip).arg(&wheels).arg(package)).map_err(|Failure(text)| {
-        Failure(format!("not compared, since {package} could not be fetched from PyPI: {text}"))
-    })?;
-    let wheel = fs::read_dir(&wheels)
-        .ok()
-        .and_then(|entries| entries.filter_map(Result::ok).map(|entry| entry.path()).next())
-        .ok_or_else(|| Failure(format!("pip left no wheel of {package}")))?;
-    let beside = cache.join("unpacking");
-    // What is left of a run that was broken off.
-    let _ = fs::remove_dir_all(&beside);
-    run(Command::new("python3").args(["-m", "zipfile", "-e"]).args([&wheel, &beside]))?;
-    fs::rename(&beside, &folder)
-        .map_err(|error| Failure(format!("{} cannot be made: {error}", folder.display())))?;
-    // The wheel has said all.
-    let _ = fs::remove_dir_all(&wheels);
     Ok(folder)
 }
 

@@ -296,14 +296,14 @@ mod tests {
 
     #[test]
     fn what_is_not_confirmed_is_not_offered() {
+        use Collective::{AllGather, AllReduce, AllToAll, Barrier, Broadcast, ReduceScatter, Send};
+        use DataType::{Bf16, F32, F64, I16, I64, U8, U64};
         let offered = |product, acl, collective, dtype, op| {
             is_offered(&support(product, acl), collective, dtype, op)
         };
         let sum = |product, acl, collective, dtype| {
             offered(product, acl, collective, dtype, Some(RedOp::Sum))
         };
-        use Collective::{AllGather, AllReduce, AllToAll, Barrier, Broadcast, ReduceScatter, Send};
-        use DataType::{Bf16, F32, F64, I16, I64, U8, U64};
         assert!(sum(Product::A2, ACL_9, AllReduce, I64));
         assert!(!sum(Product::A2, ACL_8_1, AllReduce, I64), "8.1 does not list it");
         assert!(sum(Product::A2, ACL_8_1, AllReduce, I16));

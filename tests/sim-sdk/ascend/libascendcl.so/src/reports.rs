@@ -141,7 +141,7 @@ fn next(timeout: Option<Duration>) -> Result<Report, Status> {
     }
 }
 
-fn run(machine: &'static Machine, report: Report) {
+fn run(machine: &'static Machine, report: &Report) {
     machine.on_thread(|state| state.in_callback.set(true));
     // SAFETY: the caller's function with the caller's argument, called once.
     unsafe { (report.function)(report.user.pointer()) };
@@ -162,7 +162,7 @@ extern "C" fn aclrtProcessReport(timeout_ms: i32) -> Status {
             1.. => Some(Duration::from_millis(timeout_ms as u64)),
             _ => return Err(PARAM_INVALID),
         };
-        run(machine(), next(timeout)?);
+        run(machine(), &next(timeout)?);
         Ok(())
     };
     super::tell("aclrtProcessReport", outcome().err().unwrap_or(0))

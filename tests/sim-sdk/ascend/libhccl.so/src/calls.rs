@@ -108,6 +108,7 @@ impl Asked<'_> {
     }
 
     /// Puts calls into the stream. A buffer out of reach breaks the card when the stream comes there.
+    #[allow(clippy::unnecessary_wraps, reason = "the last word of each call")]
     pub(crate) fn launch(
         &self,
         element: Element,

@@ -10,16 +10,19 @@ use iccl_sim_core::reduce::Element;
 use crate::calls::{Asked, Unreachable, on_comm};
 use crate::{Outcome, PARA, PTR, Status};
 
-/// Messages to and from ranks, each where it is reached or not.
+/// A rank, and where a message to it or from it lies, if that is reached.
+type Message = (u32, Result<Span, Unreachable>);
+
+/// Messages to and from ranks.
 #[derive(Default)]
 struct Messages {
-    sends: Vec<(u32, Result<Span, Unreachable>)>,
-    receives: Vec<(u32, Result<Span, Unreachable>)>,
+    sends: Vec<Message>,
+    receives: Vec<Message>,
 }
 
 impl Messages {
     fn launch(self, asked: &Asked<'_>) -> Outcome {
-        let reached = |list: Vec<(u32, Result<Span, Unreachable>)>| {
+        let reached = |list: Vec<Message>| {
             list.into_iter().map(|(peer, span)| Ok((peer, span?))).collect::<Result<_, _>>()
         };
         let operation = || {
@@ -142,7 +145,7 @@ fn blocks(
     buffer: *const c_void,
     element: Element,
     (counts, displacements): (&[u64], &[u64]),
-) -> Result<Vec<(u32, Result<Span, Unreachable>)>, Status> {
+) -> Result<Vec<Message>, Status> {
     let mut list = Vec::new();
     for (rank, (count, displacement)) in counts.iter().zip(displacements).enumerate() {
         if *count > 0 {

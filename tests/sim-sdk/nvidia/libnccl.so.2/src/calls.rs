@@ -81,7 +81,7 @@ impl Asked {
         let call = Call { operation, element: self.element, factor_at, flaw };
         let launch = Launch { machine, comm: self.comm, stream, call };
         if group::is_open() {
-            group::defer(Deferred::Launch(launch));
+            group::defer(Deferred::Launch(Box::new(launch)));
             return Ok(());
         }
         group::launch(vec![launch])

@@ -19,7 +19,7 @@ thread_local! {
 /// What waits for the end of a group.
 pub(crate) enum Deferred {
     Start(Start),
-    Launch(Launch),
+    Launch(Box<Launch>),
 }
 
 /// A call that is put into a stream.
@@ -70,7 +70,7 @@ fn run(deferred: Vec<Deferred>) -> Outcome {
     for one in deferred {
         match one {
             Deferred::Start(start) => starts.push(start),
-            Deferred::Launch(launch) => launches.push(launch),
+            Deferred::Launch(launch) => launches.push(*launch),
         }
     }
     if !starts.is_empty() && !launches.is_empty() {
