@@ -10,6 +10,7 @@
 //! A test in `tests/` reads the imports and fails on an arrow that points the other way.
 
 mod error;
+mod limits;
 mod lock;
 mod sync;
 

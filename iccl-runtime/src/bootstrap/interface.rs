@@ -4,6 +4,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
+use crate::limits::system_error;
 use crate::{Error, ErrorKind, Result};
 
 /// One address of one network interface of this host.
@@ -69,11 +70,11 @@ impl fmt::Display for InterfaceChoice {
 ///
 /// # Errors
 ///
-/// `TransportError`: the kernel does not list them.
+/// `TransportError`: the kernel does not list them; `OutOfResources`.
 pub fn interfaces() -> Result<Vec<Interface>> {
     let listed = if_addrs::get_if_addrs().map_err(|error| {
-        Error::new(ErrorKind::TransportError, "interfaces: the kernel does not list them")
-            .with_source(error)
+        let text = "interfaces: the kernel does not list them";
+        system_error(ErrorKind::TransportError, text, error)
     })?;
     Ok(listed
         .into_iter()

@@ -25,6 +25,7 @@ use super::roster::{Arrival, ConnectionId, Roster};
 use super::strangers::Strangers;
 use super::tree;
 use super::{fork, unique_id::UniqueId};
+use crate::limits::{open_files_hint, system_error};
 use crate::{Error, ErrorKind, Result};
 
 /// The id by which ranks address the root in the handshake.
@@ -126,6 +127,9 @@ impl Drop for Root {
 
 fn listen(endpoint: &Endpoint) -> Result<Listener> {
     Listener::bind(endpoint).map_err(|error| {
+        if open_files_hint(&error).is_some() {
+            return resources(error);
+        }
         let hint = match error.raw_os_error() {
             Some(libc::EADDRNOTAVAIL) => {
                 "no interface of this host has that address; rank 0 \
@@ -142,7 +146,7 @@ fn listen(endpoint: &Endpoint) -> Result<Listener> {
 }
 
 fn resources(error: std::io::Error) -> Error {
-    Error::new(ErrorKind::OutOfResources, "bootstrap: the root cannot start").with_source(error)
+    system_error(ErrorKind::OutOfResources, "bootstrap: the root cannot start", error)
 }
 
 /// What a unique id's root needs to know.

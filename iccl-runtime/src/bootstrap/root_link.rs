@@ -16,6 +16,7 @@ use super::message::{FromRoot, ROOT_FRAME_LIMIT_BYTES, ToRoot};
 use super::net::{Endpoint, is_same_user, local_ip, start_connect, wait_for};
 use super::rendezvous::{Rendezvous, Target};
 use super::root::{ROOT_ID, ROOT_PURPOSE};
+use crate::limits::open_files_hint;
 use crate::{Error, ErrorKind, Result};
 
 /// The longest that one attempt may take, connection and handshake together.
@@ -40,6 +41,8 @@ pub(super) struct RootDialer<'a> {
 enum Attempt {
     /// Worth another one.
     Again(String),
+    /// Worth another one, when this process has closed something: what to do about that.
+    Short(String),
     /// No attempt will end better.
     Never(Error),
 }
@@ -54,18 +57,21 @@ impl RootDialer<'_> {
     ) -> Result<(RootLink, Target)> {
         let mut backoff = Backoff::new(self.rank);
         let mut last = "no attempt was made".to_owned();
+        let mut shortage = None;
         loop {
             match rendezvous.targets(is_one_host) {
                 Ok(found) if found.is_empty() => "the name has no address".clone_into(&mut last),
                 Ok(found) => {
                     for target in found {
                         backoff.begin();
+                        shortage = None;
                         match self.attempt(&target) {
                             Ok(link) => return Ok((link, target)),
                             Err(Attempt::Never(error)) => return Err(error),
                             Err(Attempt::Again(why)) => {
                                 last = format!("{}: {why}", target.endpoint);
                             }
+                            Err(Attempt::Short(hint)) => shortage = Some(hint),
                         }
                     }
                 }
@@ -74,6 +80,14 @@ impl RootDialer<'_> {
             backoff.failed();
             self.pause_until(backoff.next(), &|| {
                 let (rank, root) = (self.rank, self.root_rank);
+                if let Some(hint) = &shortage {
+                    // The fault is not the root's.
+                    let message = format!("bootstrap: rank {rank} cannot open a connection");
+                    return Error::new(ErrorKind::OutOfResources, message)
+                        .with("attempts", backoff.attempts())
+                        .with_rank(rank)
+                        .with_hint(hint);
+                }
                 let message = if self.is_kept {
                     format!("bootstrap: rank {rank} waits for rank {root} at {rendezvous}")
                 } else {
@@ -217,7 +231,7 @@ impl RootDialer<'_> {
 }
 
 fn again(error: &std::io::Error) -> Attempt {
-    Attempt::Again(error.to_string())
+    open_files_hint(error).map_or_else(|| Attempt::Again(error.to_string()), Attempt::Short)
 }
 
 /// A connection to the root that the root has acknowledged.

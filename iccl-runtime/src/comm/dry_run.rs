@@ -20,7 +20,7 @@ impl Runtime {
         let descriptors: Vec<RankDescriptor> = (0_u32..)
             .zip(hosts)
             .map(|(rank, host)| {
-                let host = HostIdentity::detect(host.as_deref().or(own));
+                let host = HostIdentity::detect(host.as_deref().or(own))?;
                 describe(rank, &host, inner.device()?, &inner.plugins, None, &settings.agreed)
             })
             .collect::<Result<_>>()?;

@@ -227,7 +227,7 @@ impl<'a> Initialisation<'a> {
 
     fn exchange_descriptors(&self, domains: &mut [Box<dyn Domain>]) -> Result<Vec<RankDescriptor>> {
         let config = &self.runtime.config;
-        let host = HostIdentity::detect(config.bootstrap.host_id.as_deref());
+        let host = HostIdentity::detect(config.bootstrap.host_id.as_deref())?;
         let descriptor = describe(
             self.joining.rank,
             &host,

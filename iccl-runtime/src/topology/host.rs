@@ -14,6 +14,8 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 
 use super::descriptor::MAX_NAME_BYTES;
+use crate::limits::system_error;
+use crate::{ErrorKind, Result};
 
 /// A 128-bit digest of what identifies a host. Equal keys mean the same host.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -86,36 +88,57 @@ pub struct HostIdentity {
 impl HostIdentity {
     /// The identity of this host; `host_id` (the setting of that name) takes its place when given,
     /// so that one machine can play several hosts.
-    pub fn detect(host_id: Option<&str>) -> Self {
+    ///
+    /// # Errors
+    /// `OutOfResources` if what tells it cannot be read for want of descriptors or memory: an identity made
+    /// of what is left would be that of another host.
+    pub fn detect(host_id: Option<&str>) -> Result<Self> {
         Self::detect_under(Path::new("/"), host_id)
     }
 
     /// [`HostIdentity::detect`] on a file system that starts at `root`.
-    pub fn detect_under(root: &Path, host_id: Option<&str>) -> Self {
-        let read = |path: &str| {
-            let text = std::fs::read_to_string(root.join(path)).ok()?;
-            let text = text.trim();
-            (!text.is_empty()).then(|| text.to_owned())
-        };
+    ///
+    /// # Errors
+    /// As [`HostIdentity::detect`].
+    pub fn detect_under(root: &Path, host_id: Option<&str>) -> Result<Self> {
         if let Some(id) = host_id {
-            return Self::from_parts(HostSource::Override, id, id);
+            return Ok(Self::from_parts(HostSource::Override, id, id));
         }
-        let name = read("proc/sys/kernel/hostname").unwrap_or_else(|| "unnamed-host".to_owned());
+        let read = |path: &str| read(&root.join(path));
+        let name = read("proc/sys/kernel/hostname")?.unwrap_or_else(|| "unnamed-host".to_owned());
         let sources = [
             (HostSource::BootId, "proc/sys/kernel/random/boot_id"),
             (HostSource::MachineId, "etc/machine-id"),
         ];
         for (source, path) in sources {
-            if let Some(identity) = read(path) {
-                return Self::from_parts(source, &identity, &name);
+            if let Some(identity) = read(path)? {
+                return Ok(Self::from_parts(source, &identity, &name));
             }
         }
-        Self::from_parts(HostSource::Name, &name, &name)
+        Ok(Self::from_parts(HostSource::Name, &name, &name))
     }
 
     fn from_parts(source: HostSource, identity: &str, name: &str) -> Self {
         Self { key: HostKey::of(source, identity), name: printable(name), source }
     }
+}
+
+/// What a file says; `None` if there is none, or none that this process may read.
+fn read(path: &Path) -> Result<Option<String>> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if is_shortage(&error) => {
+            let text = format!("which host this is cannot be read from {}", path.display());
+            return Err(system_error(ErrorKind::OutOfResources, text, error));
+        }
+        Err(_) => return Ok(None),
+    };
+    let text = text.trim();
+    Ok((!text.is_empty()).then(|| text.to_owned()))
+}
+
+fn is_shortage(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
 }
 
 /// A name as a descriptor may carry it: no control characters, bounded, cut between characters.
@@ -145,7 +168,7 @@ mod tests {
     }
 
     fn identity(files: &[(&str, &str)]) -> HostIdentity {
-        HostIdentity::detect_under(fake_root(files).path(), None)
+        HostIdentity::detect_under(fake_root(files).path(), None).unwrap()
     }
 
     const BOOT: &str = "proc/sys/kernel/random/boot_id";
@@ -157,7 +180,10 @@ mod tests {
         let (a, b) = (identity(&[(NAME, "n.a\n")]), identity(&[(NAME, "n.b\n")]));
         assert_ne!(a.key, b.key);
         assert_eq!((a.name.as_str(), a.source), ("n.a", HostSource::Name));
-        let (a, b) = (HostIdentity::detect(Some("n.a")).key, HostIdentity::detect(Some("n.b")).key);
+        let (a, b) = (
+            HostIdentity::detect(Some("n.a")).unwrap().key,
+            HostIdentity::detect(Some("n.b")).unwrap().key,
+        );
         assert_ne!(a, b);
     }
 
@@ -169,7 +195,10 @@ mod tests {
         };
         let (a, b) = ("compute00000R", "compute000011");
         assert_eq!(djb2(a), djb2(b), "the pair collides in the hash that the report is about");
-        assert_ne!(HostIdentity::detect(Some(a)).key, HostIdentity::detect(Some(b)).key);
+        assert_ne!(
+            HostIdentity::detect(Some(a)).unwrap().key,
+            HostIdentity::detect(Some(b)).unwrap().key
+        );
     }
 
     #[test]
@@ -186,23 +215,26 @@ mod tests {
     #[test]
     fn an_override_differs_from_the_same_text_found_elsewhere() {
         let found = identity(&[(NAME, "n1")]);
-        assert_ne!(found.key, HostIdentity::detect(Some("n1")).key);
-        assert_eq!(HostIdentity::detect(Some("n1")), HostIdentity::detect(Some("n1")));
+        assert_ne!(found.key, HostIdentity::detect(Some("n1")).unwrap().key);
+        assert_eq!(
+            HostIdentity::detect(Some("n1")).unwrap(),
+            HostIdentity::detect(Some("n1")).unwrap()
+        );
     }
 
     #[test]
     fn a_long_or_dirty_name_is_made_fit_for_a_descriptor_and_its_key_uses_all_of_it() {
         let long = "é".repeat(40);
-        let a = HostIdentity::detect(Some(&format!("{long}a")));
-        let b = HostIdentity::detect(Some(&format!("{long}b")));
+        let a = HostIdentity::detect(Some(&format!("{long}a"))).unwrap();
+        let b = HostIdentity::detect(Some(&format!("{long}b"))).unwrap();
         assert_eq!(a.name, "é".repeat(32));
         assert_eq!(a.name, b.name);
         assert_ne!(a.key, b.key);
-        assert_eq!(HostIdentity::detect(Some("a\x1b[31m\nb")).name, "a[31mb");
+        assert_eq!(HostIdentity::detect(Some("a\x1b[31m\nb")).unwrap().name, "a[31mb");
     }
 
     #[test]
     fn this_machine_has_an_identity_that_does_not_change() {
-        assert_eq!(HostIdentity::detect(None), HostIdentity::detect(None));
+        assert_eq!(HostIdentity::detect(None).unwrap(), HostIdentity::detect(None).unwrap());
     }
 }

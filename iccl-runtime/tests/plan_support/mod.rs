@@ -11,7 +11,7 @@ use semver::Version;
 
 /// A rank on the host with this id that works on host memory and has TCP and shared memory.
 pub(crate) fn rank(rank: u32, host: &str) -> RankDescriptor {
-    let identity = HostIdentity::detect(Some(host));
+    let identity = HostIdentity::detect(Some(host)).expect("a given one");
     RankDescriptor {
         rank,
         wire_version: 1,
