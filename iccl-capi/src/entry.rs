@@ -1,11 +1,10 @@
 //! Communicators as their handles know them: being made, made, being finalized, or failed.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use iccl_runtime::comm::{Communicator, Pending, PendingChild};
-use iccl_runtime::{Error, ErrorKind};
+use iccl_runtime::Error;
+use iccl_runtime::comm::{Background, Communicator, Pending, PendingChild};
 
 use crate::failure::{Failure, Refused};
 use crate::handles::{Kind, Table};
@@ -37,7 +36,7 @@ pub(crate) struct Siblings(Mutex<Leaving>);
 
 struct Leaving {
     still_there: usize,
-    threads: Vec<JoinHandle<iccl_runtime::Result<()>>>,
+    threads: Vec<Background<()>>,
 }
 
 impl Siblings {
@@ -54,7 +53,7 @@ impl Siblings {
     }
 
     /// One of them leaves; `thread` says goodbye. The last one waits for all.
-    fn leave(&self, thread: JoinHandle<iccl_runtime::Result<()>>) {
+    fn leave(&self, thread: Background<()>) {
         let threads = {
             let mut leaving = lock(&self.0);
             leaving.threads.push(thread);
@@ -66,7 +65,7 @@ impl Siblings {
         };
         for thread in threads {
             // All its operations were over before, so there is nothing to tell.
-            let _ = thread.join();
+            let _ = thread.finish();
         }
     }
 
@@ -114,7 +113,7 @@ impl Making {
 enum State {
     Making(Making),
     Ready(Arc<Communicator>),
-    Finalizing(Arc<Communicator>, JoinHandle<iccl_runtime::Result<()>>),
+    Finalizing(Arc<Communicator>, Background<()>),
     Finalized(Arc<Communicator>),
     /// It could not be made, or not be finalized.
     Failed(Error),
@@ -267,7 +266,7 @@ impl Entry {
     pub(crate) fn destroy(&self) -> Refused<Outcome> {
         match std::mem::replace(&mut *lock(&self.state), State::Gone) {
             State::Ready(communicator) => self.leave(&communicator)?,
-            State::Finalizing(_, thread) => joined(thread)?,
+            State::Finalizing(_, thread) => thread.finish()?,
             // Dropping one that is being made gives it up.
             State::Finalized(_)
             | State::Making(_)
@@ -319,7 +318,7 @@ impl State {
     fn step(&mut self) {
         let is_over = match self {
             Self::Making(making) => making.is_over(),
-            Self::Finalizing(_, thread) => thread.is_finished(),
+            Self::Finalizing(_, thread) => thread.is_over(),
             _ => false,
         };
         if !is_over {
@@ -332,26 +331,17 @@ impl State {
                 Err(error) => Self::Failed(error),
             },
             Self::Finalizing(communicator, thread) => {
-                Self::finalized(communicator, &joined(thread))
+                Self::finalized(communicator, &thread.finish())
             }
             other => other,
         };
     }
 }
 
-fn finalizing(
-    communicator: &Arc<Communicator>,
-) -> iccl_runtime::Result<JoinHandle<iccl_runtime::Result<()>>> {
+fn finalizing(communicator: &Arc<Communicator>) -> iccl_runtime::Result<Background<()>> {
     let finalized = Arc::clone(communicator);
-    let thread = std::thread::Builder::new().name(format!("iccl-end-{}", communicator.rank()));
-    thread.spawn(move || finalized.finalize()).map_err(|error| {
-        Error::new(ErrorKind::OutOfResources, "no thread to finalize").with_source(error)
-    })
-}
-
-fn joined<T>(thread: JoinHandle<iccl_runtime::Result<T>>) -> iccl_runtime::Result<T> {
-    let panicked = |_| Err(Error::new(ErrorKind::Internal, "a thread panicked"));
-    thread.join().unwrap_or_else(panicked)
+    let name = format!("iccl-end-{}", communicator.rank());
+    Background::start(&name, move || finalized.finalize())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

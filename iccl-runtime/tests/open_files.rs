@@ -24,7 +24,7 @@ fn b089_where_descriptors_have_run_out_the_limit_is_named_and_no_other_host_is_m
     // All below the lowest free number are in use.
     let lowest = File::open("/dev/null").expect("one is left").as_raw_fd();
     let limit = u64::try_from(lowest).expect("a number");
-    let tight = Rlimit { current: Some(limit), ..before.clone() };
+    let tight = Rlimit { current: Some(limit), ..before };
     setrlimit(Resource::Nofile, tight).expect("less is always allowed");
 
     must_name_the_limit(limit, &HostIdentity::detect(None).expect_err("unknown"));

@@ -121,6 +121,14 @@ fn b052_a_process_may_end_without_destroying_anything() {
 }
 
 #[test]
+fn b060_a_forked_child_ends_and_may_begin_anew() {
+    // Not with sanitizers, whose own threads do not survive a fork.
+    let ran = run_to_end(&mut alone(&build_c_program(&test_program("forked.c"), Sanitizer::Off)));
+    assert_eq!(ran.code(), Some(0), "{}", ran.all());
+    assert!(ran.out.lines().any(|line| line == "children did no harm"), "{}", ran.all());
+}
+
+#[test]
 fn b052_destructors_of_threads_and_of_the_program_may_call() {
     runs(&test_program("late.c"), "right to the end");
 }

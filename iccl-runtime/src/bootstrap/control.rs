@@ -205,6 +205,9 @@ impl Control {
             if thread.thread().id() != std::thread::current().id() {
                 let _ = thread.join();
             }
+        } else {
+            // After a fork it is the parent's; its number may be that of a thread of this process.
+            std::mem::forget(thread);
         }
     }
 }

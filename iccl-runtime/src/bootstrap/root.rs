@@ -114,14 +114,15 @@ impl Root {
 
 impl Drop for Root {
     fn drop(&mut self) {
-        // After a fork the thread is the parent's.
-        if let Some(thread) = self.thread.take()
-            && self.process.is_current()
-        {
-            self.stop.store(true, Ordering::Release);
-            self.waker.wake();
-            let _ = thread.join();
+        let Some(thread) = self.thread.take() else { return };
+        if !self.process.is_current() {
+            // After a fork it is the parent's; its number may be that of a thread of this process.
+            std::mem::forget(thread);
+            return;
         }
+        self.stop.store(true, Ordering::Release);
+        self.waker.wake();
+        let _ = thread.join();
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
-use std::thread::JoinHandle;
 
+use super::background::Background;
 use super::communicator::Communicator;
 use super::split::Exchange;
 use crate::engine::envelope::Purpose;
@@ -13,13 +13,13 @@ use crate::{Error, ErrorKind, Result};
 /// [`abort`](Communicator::abort) does.
 #[derive(Debug)]
 pub struct PendingChild {
-    thread: JoinHandle<Result<Option<Communicator>>>,
+    making: Background<Option<Communicator>>,
 }
 
 impl PendingChild {
     /// Whether [`PendingChild::finish`] would return at once.
     pub fn is_over(&self) -> bool {
-        self.thread.is_finished()
+        self.making.is_over()
     }
 
     /// Waits until the communicator is made or has failed. `None` for a split without a color.
@@ -28,8 +28,7 @@ impl PendingChild {
     /// As [`Communicator::split`], [`Communicator::duplicate`] or [`Communicator::shrink`]; if it was
     /// begun in a group that enqueued nothing, why.
     pub fn finish(self) -> Result<Option<Communicator>> {
-        let panicked = |_| Err(Error::new(ErrorKind::Internal, "a communicator's making panicked"));
-        self.thread.join().unwrap_or_else(panicked)
+        self.making.finish()
     }
 }
 
@@ -92,9 +91,5 @@ fn on_a_thread(
     rank: u32,
     body: impl FnOnce() -> Result<Option<Communicator>> + Send + 'static,
 ) -> Result<PendingChild> {
-    let thread = std::thread::Builder::new().name(format!("iccl-split-{rank}"));
-    let thread = thread.spawn(body).map_err(|error| {
-        Error::new(ErrorKind::OutOfResources, "no thread to make a communicator").with_source(error)
-    })?;
-    Ok(PendingChild { thread })
+    Ok(PendingChild { making: Background::start(&format!("iccl-split-{rank}"), body)? })
 }

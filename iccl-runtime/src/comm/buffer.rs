@@ -8,6 +8,7 @@ use iccl_plugin_api::MemoryKind;
 
 use super::device::Device;
 use super::element::{Element, bytes_of, bytes_of_mut};
+use crate::engine::ForkGuard;
 use crate::{Error, ErrorKind, Result};
 
 /// Memory of a device. Cheap to clone: clones are the same memory, which is freed with the last of
@@ -26,6 +27,7 @@ pub(super) struct Memory {
     device: Device,
     pointer: *mut c_void,
     owner: Owner,
+    fork: ForkGuard,
 }
 
 /// Who frees the memory.
@@ -50,7 +52,8 @@ impl std::fmt::Debug for Buffer {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if matches!(self.owner, Owner::Application { .. }) {
+        // In a child of a fork the device is left alone.
+        if matches!(self.owner, Owner::Application { .. }) || self.fork.check().is_err() {
             return;
         }
         // SAFETY: allocated in `uninitialised`, freed once, and nothing uses it: operations keep it.
@@ -61,7 +64,12 @@ impl Drop for Memory {
 impl Buffer {
     pub(super) fn uninitialised(device: &Device, bytes: u64) -> Result<Self> {
         let pointer = device.inner.allocate(bytes.max(1), MemoryKind::Device)?;
-        let memory = Arc::new(Memory { device: device.clone(), pointer, owner: Owner::Device });
+        let memory = Arc::new(Memory {
+            device: device.clone(),
+            pointer,
+            owner: Owner::Device,
+            fork: ForkGuard::new(),
+        });
         Ok(Self { memory, offset: 0, bytes })
     }
 
@@ -73,7 +81,8 @@ impl Buffer {
         keep: Box<dyn Any + Send + Sync>,
     ) -> Self {
         let owner = Owner::Application { _keep: keep };
-        let memory = Arc::new(Memory { device: device.clone(), pointer, owner });
+        let memory =
+            Arc::new(Memory { device: device.clone(), pointer, owner, fork: ForkGuard::new() });
         Self { memory, offset: 0, bytes }
     }
 

@@ -6,6 +6,7 @@
 
 mod algorithms;
 mod attach;
+mod background;
 mod begun;
 mod buffer;
 mod call;
@@ -32,6 +33,7 @@ mod stream;
 mod turns;
 mod vector_calls;
 
+pub use background::Background;
 pub use begun::PendingChild;
 pub use buffer::Buffer;
 pub use communicator::Communicator;

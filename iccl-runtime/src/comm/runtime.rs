@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::background::Background;
 use super::communicator::Communicator;
 use super::device::Device;
 use super::initialise::{Joining, initialise};
@@ -183,14 +183,9 @@ impl Runtime {
         let rank = joining.rank;
         let cancel = Arc::clone(&joining.cancel);
         let runtime = Arc::clone(&self.inner);
-        let thread = std::thread::Builder::new()
-            .name(format!("iccl-init-{rank}"))
-            .spawn(move || initialise(&runtime, &joining))
-            .map_err(|error| {
-                Error::new(ErrorKind::OutOfResources, "no thread for the initialisation")
-                    .with_source(error)
-            })?;
-        Ok(Pending { thread: Some(thread), cancel })
+        let body = move || initialise(&runtime, &joining);
+        let making = Background::start(&format!("iccl-init-{rank}"), body)?;
+        Ok(Pending { making: Some(making), cancel })
     }
 
     /// Joins the communicator of all ranks that the launcher started (`iccl run`, torchrun, mpirun,
@@ -310,14 +305,14 @@ impl RuntimeInner {
 /// A communicator that is being made. Dropping it gives up.
 #[derive(Debug)]
 pub struct Pending {
-    thread: Option<JoinHandle<Result<Communicator>>>,
+    making: Option<Background<Communicator>>,
     cancel: Arc<AtomicBool>,
 }
 
 impl Pending {
     /// Whether [`Pending::finish`] would return at once.
     pub fn is_over(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+        self.making.as_ref().is_none_or(Background::is_over)
     }
 
     /// Waits until the communicator is made or has failed.
@@ -325,12 +320,8 @@ impl Pending {
     /// # Errors
     /// As [`Runtime::communicator`].
     pub fn finish(mut self) -> Result<Communicator> {
-        let Some(thread) = self.thread.take() else {
-            return Err(Error::new(ErrorKind::Aborted, "the initialisation was given up"));
-        };
-        thread
-            .join()
-            .unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "the initialisation panicked")))
+        let given_up = || Error::new(ErrorKind::Aborted, "the initialisation was given up");
+        self.making.take().ok_or_else(given_up)?.finish()
     }
 
     /// Waits at most `timeout`. Says whether it is over.

@@ -9,7 +9,7 @@ use iccl_plugin_api::MemoryKind;
 use iccl_plugin_api::sdk::Progress;
 
 use super::device::Device;
-use crate::engine::{Engine, Operation};
+use crate::engine::{Engine, ForkGuard, Operation};
 use crate::lock::lock;
 use crate::{Error, ErrorKind, Result};
 
@@ -30,6 +30,7 @@ pub(super) struct StreamInner {
     /// A word of the device that counts the holds of this stream that are released.
     released: Arc<Word>,
     pub(super) issue: Mutex<Issue>,
+    fork: ForkGuard,
 }
 
 /// What is under way, guarded together so that the stream and the word count alike.
@@ -38,6 +39,8 @@ pub(super) struct Issue {
     /// Places where operations begin; see [`super::enqueue`].
     pub(super) enqueued: u64,
     pub(super) pending: VecDeque<(Arc<Engine>, Arc<Operation>)>,
+    /// The first failure that nobody was told.
+    untold: Option<Error>,
     marks: u64,
     holds: u64,
     /// Marks of other streams that this one waits for; they live as long as it does.
@@ -48,6 +51,7 @@ pub(super) struct Word {
     device: Device,
     pub(super) pointer: *mut u64,
     ended: Mutex<Ended>,
+    fork: ForkGuard,
 }
 
 /// Which places (or marks) of a stream are over.
@@ -70,7 +74,12 @@ impl Word {
         let pointer = device.inner.allocate(bytes, MemoryKind::PinnedHost)?.cast::<u64>();
         // SAFETY: 8 bytes of host memory, aligned to 64, that nobody else knows yet.
         unsafe { pointer.write(0) };
-        Ok(Arc::new(Self { device: device.clone(), pointer, ended: Mutex::default() }))
+        Ok(Arc::new(Self {
+            device: device.clone(),
+            pointer,
+            ended: Mutex::default(),
+            fork: ForkGuard::new(),
+        }))
     }
 
     /// Place `number` is over: lets the stream pass the waits for it and for those before it. One
@@ -96,6 +105,9 @@ impl Word {
 
 impl Drop for Word {
     fn drop(&mut self) {
+        if self.fork.check().is_err() {
+            return;
+        }
         // SAFETY: allocated in `new`, freed once; the stream that waited for it is destroyed.
         unsafe { self.device.inner.free(self.pointer.cast()) };
     }
@@ -156,6 +168,7 @@ impl Stream {
                 mark,
                 released,
                 issue: Mutex::default(),
+                fork: ForkGuard::new(),
             }),
         })
     }
@@ -176,6 +189,7 @@ impl Stream {
     /// What the driver says.
     pub fn is_done(&self) -> Result<bool> {
         let inner = &self.inner;
+        inner.fork.check()?;
         let answer = inner.device.inner.open.stream_query(inner.handle);
         Ok(answer.map_err(|error| inner.device.inner.error(error))? == Progress::Done)
     }
@@ -189,6 +203,7 @@ impl Stream {
     /// # Errors
     /// `NotSupported` if the device cannot make a stream wait for the host; what the driver says.
     pub fn hold(&self) -> Result<Hold> {
+        self.inner.fork.check()?;
         let device = &self.inner.device.inner;
         if !device.waits_for_host() {
             return Err(Error::new(
@@ -213,6 +228,7 @@ impl Stream {
     /// # Errors
     /// `InvalidArgument` if `other` is of another device; what the driver says.
     pub fn wait_for(&self, other: &Self) -> Result<()> {
+        self.inner.fork.check()?;
         other.must_be_of(&self.inner.device)?;
         if Arc::ptr_eq(&self.inner, &other.inner) {
             return Ok(());
@@ -263,13 +279,17 @@ impl Stream {
     }
 
     fn synchronize_until(&self, deadline: Option<Instant>) -> Result<()> {
-        let mut outcome = Ok(());
+        self.inner.fork.check()?;
+        let mut outcome = lock(&self.inner.issue).untold.take().map_or(Ok(()), Err);
         loop {
             // Operations are driven by whoever waits for them, which the device cannot do.
             let front = lock(&self.inner.issue).pending.front().cloned();
             let Some((engine, operation)) = front else { break };
             let ended = engine.wait(&operation, deadline);
             if !operation.is_over() {
+                if let Err(error) = outcome {
+                    lock(&self.inner.issue).untold.get_or_insert(error);
+                }
                 return ended;
             }
             outcome = outcome.and(ended);
@@ -289,6 +309,7 @@ impl Stream {
     }
 
     pub(super) fn must_be_of(&self, device: &Device) -> Result<()> {
+        self.inner.fork.check()?;
         if Arc::ptr_eq(&self.inner.device.inner, &device.inner) {
             return Ok(());
         }
@@ -300,21 +321,61 @@ impl Stream {
 }
 
 impl Issue {
-    /// Forgets operations that ended well; those that failed stay for `synchronize` to tell.
+    /// Forgets operations that have ended, but for the first failure, which `synchronize` tells.
     pub(super) fn forget_ended(&mut self) {
-        while self.pending.front().is_some_and(|(_, operation)| {
-            operation.outcome().is_some_and(|outcome| outcome.is_ok())
-        }) {
+        while let Some(outcome) = self.pending.front().and_then(|(_, one)| one.outcome()) {
             self.pending.pop_front();
+            if let Err(error) = outcome {
+                self.untold.get_or_insert(error);
+            }
         }
     }
 }
 
 impl Drop for StreamInner {
     fn drop(&mut self) {
+        // The device works for the parent only, and what the stream waits for never comes here.
+        if self.fork.check().is_err() {
+            return;
+        }
         let device = &self.device.inner;
         if let Err(error) = device.open.stream_destroy(self.handle) {
             tracing::warn!(%error, device = %self.device, "a stream could not be destroyed");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use iccl_plugin_host as _;
+
+    use super::*;
+    use crate::comm::Runtime;
+    use crate::config::{Config, Sources};
+
+    #[test]
+    fn b091_a_failure_that_nobody_asks_for_is_kept_and_not_what_comes_after_it() {
+        let config = Config::load(&Sources::default()).expect("a configuration");
+        let runtime = Runtime::with_config(config).expect("a runtime");
+        let stream = runtime.device().expect("the host").stream().expect("a stream");
+        let [failing, other] = [(); 2].map(|()| runtime.world().expect("alone"));
+        let hold = stream.hold().expect("held");
+        let failed = failing.barrier(&stream).expect("enqueued");
+        failing.abort();
+        hold.release();
+        assert_eq!(failed.wait().expect_err("aborted").kind(), ErrorKind::Aborted);
+        for _ in 0..100 {
+            other.barrier(&stream).and_then(|handle| handle.wait()).expect("alone");
+            assert!(lock(&stream.inner.issue).pending.len() <= 1);
+        }
+        // Who is too early hears nothing of it, and takes nothing away.
+        let hold = stream.hold().expect("held");
+        let last = other.barrier(&stream).expect("enqueued");
+        let early = stream.synchronize_for(Duration::from_millis(1)).expect_err("held");
+        assert_eq!(early.kind(), ErrorKind::Timeout);
+        hold.release();
+        assert_eq!(stream.synchronize().expect_err("told").kind(), ErrorKind::Aborted);
+        last.wait().expect("alone");
+        stream.synchronize().expect("told once");
     }
 }

@@ -333,7 +333,9 @@ impl Engine {
     pub fn close(&self) {
         let Some(thread) = lock(&self.thread).take() else { return };
         if self.shared.fork.check().is_err() {
-            // The thread lives in the parent only, and the parent still uses the connections.
+            // The thread lives in the parent only, and the parent still uses the connections. Its number
+            // may be that of a thread of this process.
+            std::mem::forget(thread);
             return;
         }
         self.shared.shutdown.store(true, Ordering::SeqCst);
