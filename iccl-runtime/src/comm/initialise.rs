@@ -355,6 +355,7 @@ impl<'a> Initialisation<'a> {
                 stall_warn: config.engine.stall_warn,
                 spin: config.engine.spin,
                 staging_bytes: config.engine.staging_bytes,
+                ..EngineOptions::default()
             },
             domains,
             links,

@@ -90,6 +90,9 @@ pub struct EngineOptions {
     /// Most bytes of pinned memory that messages and reductions on a card may use beyond what each of them
     /// must have.
     pub staging_bytes: u64,
+    /// Reductions of what lies on a card are done in pieces of this length, a multiple of every element's,
+    /// so that copies of the next overlap the arithmetic of this one.
+    pub piece_bytes: u64,
 }
 
 impl Default for EngineOptions {
@@ -98,6 +101,7 @@ impl Default for EngineOptions {
             stall_warn: Duration::from_secs(10),
             spin: Duration::from_micros(50),
             staging_bytes: 32 << 20,
+            piece_bytes: 1 << 20,
         }
     }
 }
@@ -172,7 +176,7 @@ impl Engine {
         let staging = parts
             .pinned
             .as_ref()
-            .map(|pool| Staging::new(pool, parts.options.staging_bytes, &counters))
+            .map(|pool| Staging::new(pool, &parts.options, &counters))
             .transpose()?;
         let state = State::new(&parts, links, domains, Arc::clone(&counters), staging);
         let shared = Arc::new(Shared {

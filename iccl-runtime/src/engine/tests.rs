@@ -597,12 +597,22 @@ fn memory_that_a_restless_transport_may_write_to_is_never_freed() {
 /// Nanoseconds that the engine thread of this (otherwise unused) rank ran.
 fn thread_time(rank: u32) -> u64 {
     let name = format!("iccl-engine-{rank}\n");
-    let tasks = std::fs::read_dir("/proc/self/task").expect("tasks");
-    let task = tasks
-        .filter_map(std::result::Result::ok)
-        .map(|task| task.path())
-        .find(|task| std::fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm == name))
-        .expect("the engine's thread");
+    let find = || {
+        std::fs::read_dir("/proc/self/task")
+            .expect("tasks")
+            .filter_map(std::result::Result::ok)
+            .map(|task| task.path())
+            .find(|task| std::fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm == name))
+    };
+    // It takes its name when it begins to run.
+    let until = Instant::now() + Duration::from_secs(60);
+    let task = loop {
+        match find() {
+            Some(task) => break task,
+            None if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
+            None => panic!("there is no thread {name}"),
+        }
+    };
     let statistics = std::fs::read_to_string(task.join("schedstat")).expect("statistics");
     statistics.split(' ').next().and_then(|time| time.parse().ok()).expect("a time")
 }

@@ -348,6 +348,13 @@ impl Ends<'_> {
                 if config.deterministic { None } else { measured(rank, tier, self.name) };
             measured.unwrap_or_else(|| Figures::claimed(tier, transport))
         };
-        of(&self.src).slower(of(&self.dst))
+        let figures = of(&self.src).slower(of(&self.dst));
+        // The figures of `staged` have the copies in them.
+        if !matches!(tier, Tier::Shm | Tier::Tcp) {
+            return figures;
+        }
+        let (src, dst) = self.access(tier);
+        figures
+            .with_copies([src, dst].iter().filter(|side| **side == Access::Staged).count() as u64)
     }
 }

@@ -44,6 +44,20 @@ impl Figures {
         figures
     }
 
+    /// With copies between device memory and pinned host memory on so many sides, where what is known is of
+    /// host memory only. They overlap with each other and with the transport, chunk by chunk, so the
+    /// slowest of them all is what a long message takes.
+    pub(super) fn with_copies(mut self, sides: u64) -> Self {
+        let copy_ns = (table(Tier::Staged).0 - table(Tier::Direct).0) / 2;
+        if sides > 0 && self.alpha.1 == CostSource::Table {
+            self.alpha.0 += sides * copy_ns;
+        }
+        if sides > 0 && self.beta.1 == CostSource::Table {
+            self.beta.0 = self.beta.0.min(table(Tier::SelfCopy).1);
+        }
+        self
+    }
+
     /// The longer α and the smaller β; of two equal ones, the more trusted.
     pub(super) fn slower(self, other: Self) -> Self {
         let trusted = |a: (u64, CostSource), b: (u64, CostSource)| if a.1 <= b.1 { a } else { b };

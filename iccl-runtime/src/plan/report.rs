@@ -292,6 +292,9 @@ fn row(name: String, way: &WayRow, refused: &[RefusalRow]) -> Vec<String> {
     let staged = match (way.tier, way.src_access, way.dst_access) {
         (Tier::Staged, Access::Staged, Access::Direct) => " (direct on the other side)",
         (Tier::Staged, Access::Direct, Access::Staged) => " (direct on the first side)",
+        (Tier::Shm | Tier::Tcp, Access::Staged, Access::Staged) => " (staged)",
+        (Tier::Shm | Tier::Tcp, Access::Staged, Access::Direct) => " (staged on the first side)",
+        (Tier::Shm | Tier::Tcp, Access::Direct, Access::Staged) => " (staged on the other side)",
         _ => "",
     };
     let why: Vec<String> = refused

@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use iccl_plugin_api::MemoryKind;
 
+use super::EngineOptions;
 use super::counters::Counters;
 use super::device::{Card, CardStream};
 use super::pool::{CardBlock, CardPool};
@@ -43,9 +44,6 @@ use work::Piece;
 const DEPTH: u32 = 4;
 /// How many pieces of local work may be under way.
 const MOST_PIECES: usize = 4;
-/// Local work is done in pieces of this length, so that copies of the next overlap the arithmetic of
-/// this one. Longer than most chunks, which come one by one anyway.
-const PIECE_BYTES: u64 = 1 << 20;
 /// How long a driver naps while copies are under way.
 const NAP: Duration = Duration::from_micros(50);
 /// After how many naps in vain the driver has itself woken by the card, if that can call the host. Not at
@@ -62,6 +60,8 @@ pub(super) struct Staging {
     counters: Arc<Counters>,
     /// Most bytes of the shared part of pinned memory that may be in use when this engine takes of it.
     limit: u64,
+    /// The length of a piece of local work. Most chunks are shorter, and come one by one anyway.
+    piece_bytes: u64,
     to_host: CardStream<After>,
     to_card: CardStream<After>,
     on_card: CardStream<After>,
@@ -128,7 +128,11 @@ impl Staging {
     ///
     /// # Errors
     /// What the plugin says.
-    pub(super) fn new(pool: &Arc<CardPool>, limit: u64, counters: &Arc<Counters>) -> Result<Self> {
+    pub(super) fn new(
+        pool: &Arc<CardPool>,
+        options: &EngineOptions,
+        counters: &Arc<Counters>,
+    ) -> Result<Self> {
         let card = pool.card();
         Ok(Self {
             to_host: CardStream::new(card)?,
@@ -137,7 +141,8 @@ impl Staging {
             pool: Arc::clone(pool),
             scratch_on_card: CardPool::new(Arc::clone(card), MemoryKind::Device),
             counters: Arc::clone(counters),
-            limit,
+            limit: options.staging_bytes,
+            piece_bytes: options.piece_bytes,
             loaded: VecDeque::new(),
             pieces: 0,
             piece_has_right: false,

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::{After, MOST_PIECES, PIECE_BYTES, Staging};
+use super::{After, MOST_PIECES, Staging};
 use crate::engine::arithmetic;
 use crate::engine::pool::CardBlock;
 use crate::engine::run::Run;
@@ -244,12 +244,12 @@ impl State {
         let Some(computation) = Computation::of(run, step) else { return Ok(false) };
         let bytes = computation.destination.bytes;
         let start = run.staged.begun_bytes;
-        let end = bytes.min(start + PIECE_BYTES);
+        let end = bytes.min(start + staging.piece_bytes);
         let blocks = computation.blocks();
         let Some(taken) = staging.blocks_for_piece(blocks, end - start)? else {
             return Ok(false);
         };
-        run.staged.pieces_left.entry(step).or_insert(bytes.div_ceil(PIECE_BYTES));
+        run.staged.pieces_left.entry(step).or_insert(bytes.div_ceil(staging.piece_bytes));
         if end == bytes {
             run.work.pop_front();
         }

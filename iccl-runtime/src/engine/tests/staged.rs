@@ -24,13 +24,17 @@ struct Ranks {
 }
 
 fn ranks_on(cards: Vec<LateCard>, staging_bytes: u64) -> Ranks {
+    ranks_with(cards, EngineOptions { staging_bytes, ..EngineOptions::default() })
+}
+
+fn ranks_with(cards: Vec<LateCard>, options: EngineOptions) -> Ranks {
     let hub = Arc::new(Mutex::new(Hub::default()));
     let count = cards.len() as u32;
     let ranks = cards.into_iter().zip(0..).map(|(card, rank)| {
         let card = Arc::new(card);
         let pool = CardPool::new(Arc::clone(&card) as _, MemoryKind::PinnedHost);
         let engine = Engine::start(EngineParts {
-            options: EngineOptions { staging_bytes, ..EngineOptions::default() },
+            options,
             pinned: Some(Arc::clone(&pool)),
             ..parts(rank, count, &hub)
         });
@@ -216,6 +220,19 @@ fn b033_every_collective_comes_out_as_on_host_memory() {
     for (ranks, staging_bytes) in [(2, 0), (3, 12 << 10), (4, 1 << 20)] {
         let cards = ranks_on(late_cards(ranks), staging_bytes);
         for (sequence, call) in all_calls().into_iter().enumerate() {
+            cards.must_be_right(&Call { sequence: sequence as u64, ..call });
+        }
+    }
+}
+
+/// Reductions of several pieces, with pinned memory for one piece and for more.
+#[test]
+fn b033_reductions_in_pieces_come_out_as_on_host_memory() {
+    for staging_bytes in [0, 1 << 20] {
+        let options = EngineOptions { staging_bytes, piece_bytes: 96, ..EngineOptions::default() };
+        let cards = ranks_with(late_cards(3), options);
+        let reduce = all_calls().into_iter().filter(|call| call.collective.reduces());
+        for (sequence, call) in reduce.enumerate() {
             cards.must_be_right(&Call { sequence: sequence as u64, ..call });
         }
     }
