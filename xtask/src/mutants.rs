@@ -21,6 +21,8 @@ const ENGINE: &[&str] = &["-p", "iccl-runtime", "--lib", "engine::"];
 const GROUPS: &[&str] = &["-p", "iccl-tests", "--test", "comm_groups"];
 const BOOTSTRAP: &[&str] = &["-p", "iccl-runtime", "--lib", "bootstrap::"];
 const SCHEDULE: &[&str] = &["-p", "iccl-runtime", "--test", "schedule_matrix"];
+const VENDOR_SUPPORT: &[&str] = &["-p", "iccl-vendor-support", "--lib", "plan::"];
+const ASCEND: &[&str] = &["-p", "iccl-tests", "--test", "plugin_ascend"];
 
 const MUTANTS: &[Mutant] = &[
     Mutant {
@@ -254,6 +256,34 @@ const MUTANTS: &[Mutant] = &[
         find: "digest: plan.link_digest(rank, peer.rank)?,",
         replace: "digest: plan.link_digest(rank, peer.rank)? ^ u64::from(rank == 1),",
         tests: &["-p", "iccl-tests", "--test", "comm_collectives"],
+    },
+    Mutant {
+        name: "broadcast-copies-half",
+        file: "iccl-vendor-support/src/plan/planner.rs",
+        find: "list.push(Primitive::Copy { from: send, to: receive, bytes });",
+        replace: "list.push(Primitive::Copy { from: send, to: receive, bytes: bytes / 2 });",
+        tests: VENDOR_SUPPORT,
+    },
+    Mutant {
+        name: "reduced-into-anybodys-memory",
+        file: "iccl-vendor-support/src/plan/planner.rs",
+        find: "let receive = if is_root { self.call.receive } else { std::ptr::null_mut() };",
+        replace: "let receive = if is_root { self.call.receive } else { self.call.receive };",
+        tests: VENDOR_SUPPORT,
+    },
+    Mutant {
+        name: "ascend-event-inverted",
+        file: "plugins/ascend/src/device.rs",
+        find: "let is_over = status == sys::EVENT_RECORDED_STATUS_COMPLETE;",
+        replace: "let is_over = status != sys::EVENT_RECORDED_STATUS_COMPLETE;",
+        tests: ASCEND,
+    },
+    Mutant {
+        name: "ascend-root-and-count-swapped",
+        file: "plugins/ascend/src/calls.rs",
+        find: "(table.HcclBroadcast)(receive, count, dtype, root, handle, stream),",
+        replace: "(table.HcclBroadcast)(receive, u64::from(root), dtype, count as u32, handle, stream),",
+        tests: ASCEND,
     },
 ];
 

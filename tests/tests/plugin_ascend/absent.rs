@@ -130,3 +130,14 @@ fn another_version_that_was_loaded_before_is_told_with_its_path() {
     assert!(said.contains("this process had loaded another version of a library before"), "{said}");
     assert!(said.contains(&format!("loaded={}", other.display())), "{said}");
 }
+
+#[test]
+fn a_reduction_that_is_wrong_is_struck_off_and_the_rest_is_used() {
+    let folder = ASCEND.libraries(ALL);
+    let flawed = [("ICCL_SIM_ASCEND_FAULTS", "HcclAllReduce@*=drop-slice")];
+    let record = ASCEND.record(folder.path(), &flawed);
+    assert_eq!(record["state"], "active", "{record}");
+    let said = record["self_test"].to_string();
+    assert!(said.contains("all_reduce f32 sum"), "{record}");
+    assert!(!said.contains("reduce_scatter"), "{record}");
+}
