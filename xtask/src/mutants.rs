@@ -245,8 +245,8 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "refusal-in-a-c-group-forgotten",
-        file: "iccl-capi/src/collectives.rs",
-        find: "groups::refuse(function, failure);",
+        file: "iccl-capi/src/groups.rs",
+        find: "                refuse(function, failure);",
         replace: "let _ = (function, failure);",
         tests: &["-p", "iccl-tests", "--test", "c_library"],
     },
