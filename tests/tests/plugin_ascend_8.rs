@@ -13,9 +13,14 @@ use iccl_plugin_api::tables::host_to_stream;
 use iccl_tests::maker::{
     Machine, Maker, SOON, host_functions_are_called, reductions_are_right, rings_meet_in_groups,
 };
+use iccl_tests::ranks::{Job, must_be_right, sum};
 use iccl_tests::sim_sdk;
 
 use application::{ASCEND, choose_card, stream_of_an_application};
+
+// Linked in, so that no folder is needed.
+use iccl_plugin_transport_shm as _;
+use iccl_plugin_transport_tcp as _;
 
 fn machine() -> Machine {
     Machine::new(&Maker { variant: Some(sim_sdk::ascend_8), ..ASCEND })
@@ -74,4 +79,16 @@ fn what_its_header_lists_is_reduced() {
 #[test]
 fn messages_meet_in_groups() {
     rings_meet_in_groups(&machine());
+}
+
+/// The engine lets a stream wait by a host function that blocks.
+#[test]
+fn an_all_reduce_on_two_cards() {
+    let machine = machine();
+    machine.job(Job::new(2)).run(|communicator| {
+        assert_eq!(communicator.device().plugin(), "ascend");
+        must_be_right(communicator);
+        let sums = sum(communicator, communicator.rank() as i32 + 1, 100_000);
+        assert_eq!(sums.expect("sums"), vec![3; 100_000]);
+    });
 }

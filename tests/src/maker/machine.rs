@@ -9,6 +9,7 @@ use iccl_runtime::plugins::PluginSet;
 use libloading::Library;
 
 use super::Maker;
+use crate::ranks::Job;
 
 /// The plugin, with the machine to itself as long as this is held: settings and faults of the
 /// simulator are the process's.
@@ -73,6 +74,20 @@ impl Machine {
             set(key.as_ptr(), value.as_ptr())
         };
         assert_eq!(status, 0, "{key:?}");
+    }
+
+    /// A job of ranks that are threads of this process, each on one of the cards, as far as there are
+    /// enough.
+    pub fn job(&self, job: Job) -> Job {
+        let libraries = self.maker.folder();
+        let setting = |key: &str| format!("plugin.{}.{key}", self.maker.name);
+        let job = job
+            .with("plugins.path", self.maker.plugin_folder().to_str().expect("text"))
+            .with("plugins.probe", "inline")
+            .with(&setting("library_dir"), libraries.to_str().expect("text"))
+            .with("device.backend", self.maker.name);
+        (0..job.ranks())
+            .fold(job, |job, rank| job.with_on(rank, "bootstrap.local_rank", &rank.to_string()))
     }
 
     /// Opens a card.

@@ -4,4 +4,5 @@ mod absent;
 mod application;
 mod card;
 mod collectives;
+mod engine;
 mod simulator;
