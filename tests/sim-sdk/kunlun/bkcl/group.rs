@@ -1,0 +1,141 @@
+//! `bkcl_group_start` and `bkcl_group_end`: what is called in between happens at the end.
+//!
+//! There is one group in a process: nobody may count on groups of different threads.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
+
+use iccl_sim_core::group::{Call, Operation};
+use iccl_sim_core::reduce::Element;
+use iccl_sim_core::{Machine, Stream};
+
+use super::communicators::Comm;
+use super::{INVALID_ARGUMENT, Outcome, RUNTIME_ERROR, Status, call, fail};
+
+static GROUP: Mutex<Option<Group>> = Mutex::new(None);
+
+struct Group {
+    owner: ThreadId,
+    depth: u32,
+    launches: Vec<Launch>,
+    /// To whom something was sent, by communicator.
+    peers: Vec<(u64, u32)>,
+    error: Option<Status>,
+}
+
+/// A call that is put into a stream.
+pub(crate) struct Launch {
+    pub(crate) machine: &'static Machine,
+    pub(crate) comm: Arc<Comm>,
+    pub(crate) stream: Arc<Stream>,
+    pub(crate) call: Call,
+}
+
+fn group() -> MutexGuard<'static, Option<Group>> {
+    GROUP.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+const OTHER_THREAD: &str = "another thread is in a group";
+
+/// Puts a call into its stream, or into the group.
+pub(crate) fn launch_or_defer(launch: Launch) -> Outcome {
+    let mut open = group();
+    let Some(group) = open.as_mut() else {
+        drop(open);
+        run(vec![launch]);
+        return Ok(());
+    };
+    if group.owner != std::thread::current().id() {
+        return Err(fail(RUNTIME_ERROR, OTHER_THREAD));
+    }
+    if let Operation::Messages { sends, .. } = &launch.call.operation {
+        for (peer, _) in sends {
+            let pair = (launch.comm.handle, *peer);
+            if group.peers.contains(&pair) {
+                group.error = Some(RUNTIME_ERROR);
+                let text = "BKCL dont support send to one peer multi times in one group";
+                return Err(fail(RUNTIME_ERROR, text));
+            }
+            group.peers.push(pair);
+        }
+    }
+    group.launches.push(launch);
+    Ok(())
+}
+
+/// A call in the group was refused: its end is too.
+pub(crate) fn note_error(code: Status) {
+    if let Some(group) = group().as_mut()
+        && code != 0
+        && group.owner == std::thread::current().id()
+    {
+        group.error = Some(code);
+    }
+}
+
+pub(crate) fn group_start() -> Status {
+    let mut open = group();
+    let owner = std::thread::current().id();
+    match open.as_mut() {
+        Some(group) if group.owner != owner => return fail(RUNTIME_ERROR, OTHER_THREAD),
+        Some(group) => group.depth += 1,
+        None => {
+            let (launches, peers) = (Vec::new(), Vec::new());
+            *open = Some(Group { owner, depth: 1, launches, peers, error: None });
+        }
+    }
+    0
+}
+
+pub(crate) fn group_end() -> Status {
+    let mut open = group();
+    let owner = std::thread::current().id();
+    let Some(group) = open.as_mut().filter(|group| group.owner == owner) else {
+        return fail(INVALID_ARGUMENT, "not in a group");
+    };
+    group.depth -= 1;
+    if group.depth > 0 {
+        return 0;
+    }
+    let ended = open.take();
+    drop(open);
+    call("bkcl_group_end", |_, _| match ended {
+        Some(Group { error: Some(code), .. }) => Err(code),
+        Some(group) => {
+            run(group.launches);
+            Ok(())
+        }
+        None => Ok(()),
+    })
+}
+
+/// Puts calls into their streams: for each communicator its collectives in order, then all messages at
+/// once, in the first stream that was named for it; the others wait for that.
+fn run(mut launches: Vec<Launch>) {
+    while let Some(first) = launches.first() {
+        let (machine, comm) = (first.machine, Arc::clone(&first.comm));
+        let (own, others): (Vec<_>, Vec<_>) =
+            launches.into_iter().partition(|one| one.comm.handle == comm.handle);
+        launches = others;
+        let mut streams: Vec<Arc<Stream>> = Vec::new();
+        let (mut sends, mut receives, mut calls) = (Vec::new(), Vec::new(), Vec::new());
+        let mut flaw = None;
+        for one in own {
+            if !streams.iter().any(|known| known.handle() == one.stream.handle()) {
+                streams.push(one.stream);
+            }
+            if let Operation::Messages { sends: some, receives: more } = one.call.operation {
+                sends.extend(some);
+                receives.extend(more);
+                flaw = flaw.or(one.call.flaw);
+            } else {
+                calls.push(one.call);
+            }
+        }
+        if !sends.is_empty() || !receives.is_empty() {
+            let operation = Operation::Messages { sends, receives };
+            calls.push(Call { operation, element: Element::U8, factor_at: None, flaw });
+        }
+        comm.inner.launch(machine, &streams[0], &streams[1..], calls);
+    }
+}
