@@ -54,7 +54,12 @@ macro_rules! symbols {
         }
     ) => {
         $(#[$meta])*
-        #[allow(non_snake_case, missing_docs, reason = "the library's own names")]
+        #[allow(
+            non_snake_case,
+            missing_docs,
+            clippy::struct_field_names,
+            reason = "the library's own names"
+        )]
         #[derive(Clone, Copy, Debug)]
         $visibility struct $name {
             $( $visibility $required:

@@ -5,7 +5,9 @@ use std::ffi::{c_char, c_int, c_void};
 use iccl_plugin_api::MemoryKind;
 use iccl_plugin_api::sdk::{DeviceFacts, HostCallback, PluginError, PluginResult, Progress};
 use iccl_plugin_api::tables::stream_to_host;
-use iccl_vendor_support::{Direction, numa_node, pci_address, static_text, written_text};
+use iccl_vendor_support::{
+    Direction, enqueue_callback, numa_node, pci_address, static_text, written_text,
+};
 
 use crate::face::{Copy, Face};
 use crate::native::capabilities;
@@ -42,12 +44,6 @@ impl Cuda {
         }
         self.cuda.check(call, answer).map(|()| Progress::Done)
     }
-}
-
-/// What a stream calls: the callback that was boxed for it.
-unsafe extern "C" fn call_back(user: *mut c_void) {
-    // SAFETY: `host_function` passes a box, and the stream calls once.
-    unsafe { Box::from_raw(user.cast::<HostCallback>()) }.call();
 }
 
 impl Face for Cuda {
@@ -195,12 +191,10 @@ impl Face for Cuda {
 
     fn host_function(&self, stream: sys::Stream, callback: HostCallback) -> PluginResult<()> {
         self.enqueue_on(stream)?;
-        let user = Box::into_raw(Box::new(callback));
-        // SAFETY: the function takes the box, which is its own from now on.
-        let answer = unsafe { (self.cuda.cudaLaunchHostFunc)(stream, call_back, user.cast()) };
-        self.cuda.check("cudaLaunchHostFunc", answer).inspect_err(|_| {
-            // SAFETY: the function was not taken, so nobody else has the box.
-            drop(unsafe { Box::from_raw(user) });
+        enqueue_callback(callback, |function, user| {
+            // SAFETY: the stream calls the function with its argument, once.
+            let answer = unsafe { (self.cuda.cudaLaunchHostFunc)(stream, function, user) };
+            self.cuda.check("cudaLaunchHostFunc", answer)
         })
     }
 

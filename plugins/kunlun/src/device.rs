@@ -26,8 +26,8 @@ impl DeviceBackend for KunlunPlugin {
 
     fn facts(&self, index: u32) -> PluginResult<DeviceFacts> {
         let mut facts = self.cards.facts(index)?.clone();
-        if let Some(mapping) = &self.mapping {
-            mapping.add_to(&mut facts.capabilities);
+        if self.mapping.is_some() {
+            Mapping::add_to(&mut facts.capabilities);
         }
         Ok(facts)
     }

@@ -29,14 +29,13 @@ fn xpu_words(answer: sys::XpuError) -> String {
 
 fn xpu_status(answer: sys::XpuError) -> Status {
     match answer.saturating_abs() {
-        sys::XPUERR_NODEV | sys::XPUERR_UNINIT => Status::NoDevice,
+        sys::XPUERR_NODEV | sys::XPUERR_UNINIT | libc::ENODEV | libc::ENXIO => Status::NoDevice,
         sys::XPUERR_NOMEM | sys::XPUERR_NOCPUMEM | libc::ENOMEM => Status::OutOfResources,
         sys::XPUERR_INVALID_PARAM | sys::XPUERR_INVALID_DEVICE | libc::EINVAL => {
             Status::InvalidArgument
         }
         sys::XPUERR_NOSUPPORT => Status::NotSupported,
         libc::EACCES | libc::EPERM => Status::PermissionDenied,
-        libc::ENODEV | libc::ENXIO => Status::NoDevice,
         _ => Status::DeviceError,
     }
 }

@@ -7,7 +7,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use iccl_plugin_api::MemoryKind;
-use iccl_plugin_api::sdk::{DeviceFacts, HostCallback, PluginError, PluginResult, Progress};
+use iccl_plugin_api::sdk::{DeviceFacts, HostCallback, PluginResult, Progress};
 use iccl_vendor_support::{Direction, Entered, ThreadState};
 
 use crate::sys;
@@ -79,10 +79,7 @@ unsafe impl Sync for Handle {}
 impl Handle {
     /// Of a number.
     pub(crate) fn of(number: u64) -> PluginResult<Self> {
-        if number == 0 {
-            return Err(PluginError::invalid("0 is no stream or event of a card"));
-        }
-        Ok(Self(std::ptr::with_exposed_provenance_mut(number as usize)))
+        iccl_vendor_support::handle(number).map(Self)
     }
 
     /// As C has it.

@@ -48,8 +48,7 @@ pub(crate) fn enter(is_aborted: impl Fn() -> bool) -> PluginResult<Turn> {
     let begin = Instant::now();
     let mut is_told = false;
     let mut inside = INSIDE.lock().unwrap_or_else(PoisonError::into_inner);
-    loop {
-        let Some((owner, name)) = inside.as_ref() else { break };
+    while let Some((owner, name)) = inside.as_ref() {
         if *owner == thread.id() {
             return Ok(Turn { ends: false });
         }

@@ -43,8 +43,8 @@ impl Mapping {
         std::env::var_os(ENABLED_BY).is_some_and(|value| value == "1")
     }
 
-    /// A card can do this too.
-    pub(crate) fn add_to(&self, capabilities: &mut DeviceCapabilities) {
+    /// A card of a BKCL with it can do this too.
+    pub(crate) fn add_to(capabilities: &mut DeviceCapabilities) {
         capabilities.region_forms |= region_form::HOST_ALIAS;
         capabilities.region_alignment = ALIGNMENT as u32;
     }

@@ -138,7 +138,7 @@ iccl_vendor_support::symbols! {
     }
 }
 
-// P800's libcudart has the prototypes and values of NVIDIA's cuda_runtime_api.h and driver_types.h (as
+// P800's libcudart has the prototypes and values of NVIDIA's `cuda_runtime_api.h` and `driver_types.h` (as
 // FlagCX compiles it). XRE 4.33's own headers declare CUDA 11.7.
 
 /// `cudaError_t`.
@@ -184,7 +184,7 @@ pub(crate) struct PointerAttributes {
 pub(crate) const DEVICE_PROPERTIES_BYTES: usize = 4096;
 
 iccl_vendor_support::symbols! {
-    /// P800's libcudart.
+    /// P800's libcudart, by NVIDIA's prototypes.
     pub(crate) struct Cuda {
         fn cudaGetDeviceCount(count: *mut c_int) -> CudaError;
         fn cudaGetDevice(device: *mut c_int) -> CudaError;
@@ -233,7 +233,7 @@ pub(crate) type BkclResult = c_int;
 pub(crate) type Context = *mut c_void;
 
 pub(crate) const BKCL_SUCCESS: BkclResult = 0;
-/// No id is longer than this: FlagCX keeps 4120 bytes with a length of 4.
+/// No id is longer than this: `FlagCX` keeps 4120 bytes with a length of 4.
 pub(crate) const MOST_UNIQUE_ID_BYTES: usize = 4096;
 
 iccl_vendor_support::symbols! {
@@ -337,14 +337,14 @@ iccl_vendor_support::symbols! {
 }
 
 iccl_vendor_support::symbols! {
-    /// libbkcl: a card's memory at an address of the host's (FlagCX declares both in C++).
+    /// libbkcl: a card's memory at an address of the host's (`FlagCX` declares both in C++).
     pub(crate) struct Mapping {
         fn xccl_mmap(host: *mut *mut c_void, device: *mut c_void, bytes: usize) -> c_int;
         fn xccl_munmap(host: *mut c_void, bytes: usize) -> c_int;
     }
 }
 
-/// The arguments of BKCL's functions, by which a mangled name is checked: P a pointer, i int, m size_t,
+/// The arguments of BKCL's functions, by which a mangled name is checked: P a pointer, i `int`, m `size_t`,
 /// D the type of elements, O the operation.
 pub(crate) const ARGUMENTS: &[(&str, &str)] = &[
     ("bkcl_get_unique_id", "P"),

@@ -31,7 +31,7 @@ impl Machine {
         static ALONE: Mutex<()> = Mutex::new(());
         // A test that failed leaves nothing half-made: settings are set anew by each.
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = format!("ICCL_SIM_{}_DEVICES", maker.name.to_uppercase());
+        let count = format!("ICCL_SIM_{}_DEVICES", maker.plugin().to_uppercase());
         // SAFETY: everything in this process reads the environment by the standard library, or, as the
         // simulator, not before this and under this lock.
         unsafe { std::env::set_var(count, maker.cards.to_string()) };
@@ -45,7 +45,7 @@ impl Machine {
         for (key, value) in [("faults", ""), ("delay_us", "0")].iter().chain(maker.simulated) {
             machine.simulate(key, value);
         }
-        let setting = |key: &str| format!("plugin.{}.{key}", maker.name);
+        let setting = |key: &str| format!("plugin.{}.{key}", maker.plugin());
         let mut sources = Sources::default()
             .with("plugins.path", maker.plugin_folder().to_str().expect("text"))
             .with("plugins.probe", "inline")

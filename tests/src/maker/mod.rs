@@ -31,7 +31,7 @@ pub use ranks::{
 /// A maker, as far as its plugin is found and its simulator is set.
 #[derive(Clone, Copy, Debug)]
 pub struct Maker {
-    /// The plugin's name and the simulator's folder.
+    /// The simulator's folder: the plugin's name, and after a dash which of several simulators it is.
     pub name: &'static str,
     /// The simulated library that owns the machine.
     pub owner: &'static str,
@@ -46,10 +46,15 @@ pub struct Maker {
 }
 
 impl Maker {
+    /// The plugin's name.
+    pub fn plugin(&self) -> &'static str {
+        self.name.split('-').next().unwrap_or(self.name)
+    }
+
     /// A folder with this plugin alone. One maker has one test process.
     pub fn plugin_folder(&self) -> &'static Path {
         static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-        FOLDER.get_or_init(|| maker_plugin_folder(self.name))
+        FOLDER.get_or_init(|| maker_plugin_folder(self.plugin()))
     }
 
     /// Where the simulated libraries lie.
@@ -62,7 +67,7 @@ impl Maker {
         let words = ["plugins", "--json", "--set", "plugins.probe=inline"];
         let mut command = iccl_with(self.plugin_folder(), &words);
         if let Some(libraries) = libraries {
-            let setting = format!("plugin.{}.library_dir={}", self.name, libraries.display());
+            let setting = format!("plugin.{}.library_dir={}", self.plugin(), libraries.display());
             command.args(["--set", &setting]);
         }
         command.envs(variables.iter().copied());

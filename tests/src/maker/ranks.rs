@@ -119,7 +119,7 @@ impl Rank {
 
 /// Runs something on all ranks, a thread for each.
 pub fn on_all_ranks(machine: &Machine, run: impl Fn(&Rank) + Sync) {
-    let view = machine.set.collectives_of(machine.maker.name).expect("a library").view();
+    let view = machine.set.collectives_of(machine.maker.plugin()).expect("a library").view();
     let id = view.unique_id().expect("an id");
     std::thread::scope(|scope| {
         for rank in 0..RANKS {
@@ -141,7 +141,7 @@ pub fn contributions(dtype: DataType, op: RedOp, count: usize) -> Vec<Vec<u8>> {
 /// Every reduction that is offered is right, and there are as many as the maker's test expects: the
 /// self-test strikes off what is wrong.
 pub fn reductions_are_right(machine: &Machine, expected_cases: usize) {
-    let native = machine.set.collectives_of(machine.maker.name).expect("a library");
+    let native = machine.set.collectives_of(machine.maker.plugin()).expect("a library");
     let support = native.support().to_vec();
     let reducing = [Collective::AllReduce, Collective::Reduce, Collective::ReduceScatter];
     let cases: Vec<_> = support
@@ -281,7 +281,7 @@ pub fn blocks_are_moved_and_reduced(machine: &Machine) {
 
 /// Sends and receives of a group are issued together: outside a group this ring would wait for ever.
 pub fn rings_meet_in_groups(machine: &Machine) {
-    let view = machine.set.collectives_of(machine.maker.name).expect("a library").view();
+    let view = machine.set.collectives_of(machine.maker.plugin()).expect("a library").view();
     on_all_ranks(machine, |rank| {
         let dtype = DataType::F64;
         let inputs = contributions(dtype, RedOp::Sum, BLOCK);

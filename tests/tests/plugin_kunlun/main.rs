@@ -1,0 +1,10 @@
+//! The Kunlun plugin, found as plugins are and driven by its tables, on simulated libraries of the older
+//! cards: libxpurt alone, and a libbkcl with plain C names.
+//!
+//! `card` and `collectives` are shared with the tests on simulated libraries of P800, which are another
+//! program: a process has one Kunlun plugin.
+
+mod absent;
+mod card;
+mod collectives;
+mod simulator;
