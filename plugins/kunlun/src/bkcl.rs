@@ -86,7 +86,7 @@ fn open_what_it_needs(runtime: &Path) {
         // SAFETY: it lies where the runtime does, which is trusted.
         match unsafe { Library::open(&file) } {
             Ok(library) => {
-                tracing::info!(path = %library.path().display(), "opens what BKCL needs")
+                tracing::info!(path = %library.path().display(), "opens what BKCL needs");
             }
             Err(error) => tracing::warn!(%error, "what BKCL needs cannot be opened"),
         }

@@ -148,7 +148,10 @@ impl Header {
         let mut bytes = 0_usize;
         for member in body.split(|token| *token == Token::Sign(';')) {
             let Some(open) = member.iter().position(|token| *token == Token::Sign('[')) else {
-                if member.is_empty() { continue } else { return Err(refused()) }
+                if !member.is_empty() {
+                    return Err(refused());
+                }
+                continue;
             };
             let words: Vec<&str> = member[..open]
                 .iter()

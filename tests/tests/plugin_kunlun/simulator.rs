@@ -11,6 +11,7 @@ pub(crate) const KUNLUN: Maker = Maker {
     name: "kunlun",
     owner: "libxpurt.so.1",
     cards: CARDS,
+    variant: None,
     settings: &[("join_timeout", "20s")],
     simulated: &[],
 };

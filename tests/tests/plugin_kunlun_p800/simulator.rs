@@ -13,6 +13,7 @@ pub(crate) const KUNLUN: Maker = Maker {
     name: "kunlun-p800",
     owner: "libxpurt.so.2",
     cards: CARDS,
+    variant: None,
     settings: &[("join_timeout", "20s")],
     simulated: &[("host_alias", "1")],
 };

@@ -110,7 +110,7 @@ pub(crate) fn comm_init_all(out: *mut *mut c_void, ranks: i32, devices: *const i
             };
             let threads: Vec<_> =
                 devices.iter().enumerate().map(|(rank, device)| join(rank, *device)).collect();
-            let joined = threads.into_iter().map(|thread| thread.join());
+            let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
             joined.map(|one| one.unwrap_or(Err(INTERNAL_ERROR))).collect::<Result<_, _>>()
         })?;
         for (rank, comm) in all.iter().enumerate() {

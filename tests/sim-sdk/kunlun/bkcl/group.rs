@@ -136,6 +136,6 @@ fn run(mut launches: Vec<Launch>) {
             let operation = Operation::Messages { sends, receives };
             calls.push(Call { operation, element: Element::U8, factor_at: None, flaw });
         }
-        comm.inner.launch(machine, &streams[0], &streams[1..], calls);
+        comm.inner.launch(machine, &streams[0], &streams[1..], calls, || ());
     }
 }
