@@ -67,7 +67,7 @@ fn a_libcudart_with_other_cards_is_not_used() {
         "cudaEventRecord",
         "cudaEventQuery",
     ];
-    let rest: String = names.iter().map(|name| format!("int {name}() {{ return 0; }}\n")).collect();
+    let rest = names.map(|name| format!("int {name}() {{ return 0; }}")).join("\n");
     std::fs::remove_file(folder.path().join("libcudart.so")).expect("removed");
     small_library(folder.path(), "libcudart.so", &format!("{source}\n{rest}"));
     let ran = run(folder.path(), &[]);

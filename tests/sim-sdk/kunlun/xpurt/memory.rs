@@ -50,7 +50,8 @@ extern "C" fn xpu_host_alloc(out: *mut *mut c_void, bytes: u64, flags: u32) -> S
 extern "C" fn xpu_host_free(pointer: *mut c_void) -> Status {
     call(machine(), "xpu_host_free", |machine| {
         for index in 0..machine.devices().len() {
-            machine.synchronize_device(index as u32).map_err(status)?;
+            // Another card's error is not this one's.
+            let _ = machine.synchronize_device(index as u32);
         }
         machine.free_pinned(pointer as u64).map_err(status)
     })
