@@ -32,6 +32,8 @@ const DEVICES: usize = 64;
 const FIRST_FAR: u32 = 32;
 /// From this one on, there are events.
 const FIRST_WITH_EVENTS: u32 = 48;
+/// Gives no pinned memory, though its own is far.
+const WITHOUT_PINNED: u32 = 47;
 /// Added to the addresses of memory that is far: nothing is mapped there in any process.
 const FAR_AWAY: usize = 1 << 50;
 /// How many more calls of each device succeed; below 0: all.
@@ -112,6 +114,9 @@ impl ObstinateDevice {
 impl Device for ObstinateDevice {
     fn allocate(&self, bytes: u64, kind: MemoryKind) -> PluginResult<*mut c_void> {
         self.may()?;
+        if self.index == WITHOUT_PINNED && kind == MemoryKind::PinnedHost {
+            return Err(PluginError::not_supported("there is no such memory"));
+        }
         let far = if is_far(self.index) && kind == MemoryKind::Device { FAR_AWAY } else { 0 };
         Ok(self.host.allocate(bytes, kind)?.wrapping_byte_add(far))
     }
@@ -299,6 +304,20 @@ fn a_stream_that_does_not_come_is_waited_for_no_longer_than_an_operation() {
                 .unwrap_or_else(|error| panic!("{error}"));
             must_hold(&buffer, 3);
         });
+    }
+}
+
+#[test]
+fn a_device_whose_memory_nobody_can_reach_is_refused() {
+    let job = job_on(&[WITHOUT_PINNED as usize, 0]);
+    let runtime = job.runtime(0).expect("its plugin is there");
+    let error = runtime.device().expect_err("there is no way to its memory");
+    assert_eq!(error.kind(), ErrorKind::NotSupported, "{error}");
+    assert!(error.message().contains("gives no pinned host memory"), "{error}");
+    assert!(error.to_string().contains("there is no such memory"), "{error}");
+    for outcome in job.try_run(|_| ()) {
+        let error = outcome.expect_err("rank 0 has no device");
+        assert_eq!(error.rank().unwrap_or(0), 0, "{error}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! A long run of random operations on communicators that come and go.
 
 use iccl_tests::processes::Launch;
+use iccl_tests::sim_cards;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_iccl-test-matrix");
 
@@ -37,11 +38,13 @@ fn b031_b048_a_soak_on_cards() {
     let seed = std::env::var("SOAK_SEED").unwrap_or_else(|_| "1".to_owned());
     println!("SOAK_SEED={seed}");
     let draws = OPERATIONS + OPERATIONS / 2;
+    // Before the ranks' meeting place, which is there for a minute: what is built first may take longer.
+    let settings = sim_cards::settings();
     let mut launch = Launch::new(PROGRAM, 4, &["soak", &seed, &draws.to_string()])
         // So that messages come in several pieces, and pinned memory is short.
         .with("ICCL_CHUNK_BYTES", "16KiB")
         .with("ICCL_STAGING_BYTES", "256KiB");
-    for (name, value) in iccl_tests::sim_cards::settings() {
+    for (name, value) in settings {
         launch = launch.with(name, &value);
     }
     for rank in 0..4 {

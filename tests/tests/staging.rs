@@ -187,10 +187,11 @@ fn b033_a_call_takes_its_place_among_the_late_work_of_its_stream() {
 
 /// Ranks on cards, on one host or two.
 fn launch(ranks: u32, hosts: u32, arguments: &[&str]) -> Launch {
+    // Before the ranks' meeting place, which is there for a minute: what is built first may take longer.
+    let settings = sim_cards::settings();
     let launch = Launch::new(RANK, ranks, arguments);
-    let launch = sim_cards::settings()
-        .into_iter()
-        .fold(launch, |launch, (name, value)| launch.with(name, &value));
+    let launch =
+        settings.into_iter().fold(launch, |launch, (name, value)| launch.with(name, &value));
     (0..ranks).fold(launch, |launch, rank| {
         launch.with_on(rank, "ICCL_LOCAL_RANK", &rank.to_string()).with_on(
             rank,

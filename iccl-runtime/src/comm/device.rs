@@ -14,7 +14,7 @@ use semver::Version;
 use super::buffer::{Buffer, bytes_of_count};
 use super::element::Element;
 use super::stream::Stream;
-use crate::engine::{CardPool, PluginCard, is_driving};
+use crate::engine::{CardPool, ForkGuard, PluginCard, is_driving};
 use crate::lock::lock;
 use crate::plugins::{Plugin, call_error};
 use crate::{Error, ErrorKind, Result};
@@ -34,6 +34,7 @@ pub(super) struct DeviceInner {
     facts: DeviceFacts,
     /// Memory that nobody uses and that could not be freed when that became known.
     leftovers: Mutex<Vec<Leftover>>,
+    fork: ForkGuard,
 }
 
 struct Leftover(*mut c_void);
@@ -60,8 +61,24 @@ impl Device {
         let pinned = (facts.capabilities.host_accessible == 0)
             .then(|| PluginCard::new(&open, plugin, &facts))
             .map(|card| CardPool::new(Arc::new(card), MemoryKind::PinnedHost));
-        let leftovers = Mutex::default();
-        Self { inner: Arc::new(DeviceInner { open, pinned, plugin, version, facts, leftovers }) }
+        let (leftovers, fork) = (Mutex::default(), ForkGuard::new());
+        Self {
+            inner: Arc::new(DeviceInner { open, pinned, plugin, version, facts, leftovers, fork }),
+        }
+    }
+
+    /// Refuses a device whose memory nobody can reach.
+    pub(super) fn must_be_of_use(&self) -> Result<()> {
+        let Some(pinned) = &self.inner.pinned else { return Ok(()) };
+        pinned.prepare(1, 1).map_err(|error| {
+            let text = format!(
+                "{self}: the host cannot read its memory, and it gives no pinned host memory to stage it \
+                 through"
+            );
+            Error::new(error.kind(), text)
+                .with_hint("set device.backend = \"host\"")
+                .with_source(error)
+        })
     }
 
     /// The name of the plugin that drives it.
@@ -158,7 +175,7 @@ impl DeviceInner {
     }
 
     fn free_leftovers(&self) {
-        if self.pinned.is_none() || is_driving() {
+        if self.pinned.is_none() || is_driving() || self.fork.check().is_err() {
             return;
         }
         for Leftover(pointer) in std::mem::take(&mut *lock(&self.leftovers)) {

@@ -244,6 +244,7 @@ impl RuntimeInner {
             return Ok(device);
         }
         let device = self.open_once(self.find_device()?)?;
+        device.must_be_of_use()?;
         Ok(self.device.get_or_init(|| device))
     }
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 use iccl_plugin_api::MemoryKind;
 use iccl_plugin_api::sdk::Progress;
 
+use super::fork::ForkGuard;
 use crate::Result;
 
 /// A card as the engine uses it. Any thread may call; calls for one stream are made by one thread at a
@@ -74,6 +75,7 @@ pub struct CardStream<After> {
     idle_events: Vec<u64>,
     /// Whether it is known that nothing of it touches memory any more.
     at_rest: bool,
+    fork: ForkGuard,
 }
 
 impl<After> CardStream<After> {
@@ -85,7 +87,7 @@ impl<After> CardStream<After> {
         let card = Arc::clone(card);
         let handle = card.stream_create()?;
         let (under_way, idle_events) = (VecDeque::new(), Vec::new());
-        Ok(Self { card, handle, under_way, idle_events, at_rest: true })
+        Ok(Self { card, handle, under_way, idle_events, at_rest: true, fork: ForkGuard::new() })
     }
 
     /// The plugin's handle, to enqueue work on.
@@ -171,6 +173,10 @@ impl<After> CardStream<After> {
 
 impl<After> Drop for CardStream<After> {
     fn drop(&mut self) {
+        // In a child of a fork the card is left alone.
+        if self.fork.check().is_err() {
+            return;
+        }
         let card = &self.card;
         // A stream that did not come to rest may hold up whoever destroys it for ever.
         let undone = !self.under_way.is_empty();

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use iccl_plugin_api::MemoryKind;
 
 use super::device::Card;
+use super::fork::ForkGuard;
 use crate::Result;
 use crate::lock::lock;
 
@@ -26,6 +27,7 @@ pub struct CardPool {
     card: Arc<dyn Card>,
     kind: MemoryKind,
     state: Mutex<State>,
+    fork: ForkGuard,
 }
 
 #[derive(Default)]
@@ -58,7 +60,7 @@ unsafe impl Send for CardBlock {}
 impl CardPool {
     /// An empty pool.
     pub fn new(card: Arc<dyn Card>, kind: MemoryKind) -> Arc<Self> {
-        Arc::new(Self { card, kind, state: Mutex::default() })
+        Arc::new(Self { card, kind, state: Mutex::default(), fork: ForkGuard::new() })
     }
 
     /// The card.
@@ -114,11 +116,20 @@ impl CardPool {
         let blocks: Vec<_> = (0..count).map(|_| self.take(bytes)).collect::<Result<_>>()?;
         drop(blocks);
         let surplus = lock(&self.state).surplus();
-        for (Address(pointer), _) in surplus {
+        for Address(pointer) in surplus {
             // SAFETY: it came from `allocate`, and was idle, so nothing uses it.
-            unsafe { self.card.free(pointer) }?;
+            unsafe { self.free(pointer) };
         }
         Ok(())
+    }
+
+    /// # Safety
+    /// It came from `allocate`, and nothing uses it.
+    unsafe fn free(&self, pointer: *mut u8) {
+        // SAFETY: the caller promises it.
+        if let Err(error) = unsafe { self.card.free(pointer) } {
+            tracing::warn!(%error, "memory could not be freed");
+        }
     }
 
     fn count_in(&self, bytes: u64, limit: u64) -> bool {
@@ -137,7 +148,7 @@ impl CardPool {
 
 impl State {
     /// Takes out idle blocks until no more than [`KEPT_BYTES`] are left, the longest first.
-    fn surplus(&mut self) -> Vec<(Address, u64)> {
+    fn surplus(&mut self) -> Vec<Address> {
         let mut surplus = Vec::new();
         while self.idle_bytes > KEPT_BYTES {
             let Some(mut longest) = self.idle.last_entry() else { break };
@@ -145,7 +156,7 @@ impl State {
             match longest.get_mut().pop() {
                 Some(address) => {
                     self.idle_bytes -= length;
-                    surplus.push((address, length));
+                    surplus.push(address);
                 }
                 None => drop(longest.remove()),
             }
@@ -156,12 +167,14 @@ impl State {
 
 impl Drop for CardPool {
     fn drop(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-        for Address(pointer) in std::mem::take(&mut state.idle).into_values().flatten() {
+        // In a child of a fork the card is left alone.
+        if self.fork.check().is_err() {
+            return;
+        }
+        let idle = std::mem::take(&mut lock(&self.state).idle);
+        for Address(pointer) in idle.into_values().flatten() {
             // SAFETY: it came from `allocate`, and is idle: blocks in use keep the pool.
-            if let Err(error) = unsafe { self.card.free(pointer) } {
-                tracing::warn!(%error, "memory could not be freed");
-            }
+            unsafe { self.free(pointer) };
         }
     }
 }

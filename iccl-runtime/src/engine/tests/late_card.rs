@@ -179,6 +179,11 @@ impl LateCard {
         self.shared.lock().last_handle
     }
 
+    /// How much memory of all kinds is in use.
+    pub(super) fn allocated_bytes(&self) -> usize {
+        self.shared.lock().allocations.values().map(Layout::size).sum()
+    }
+
     /// What was done that no card allows.
     pub(super) fn violations(&self) -> Vec<String> {
         self.shared.lock().violations.clone()

@@ -446,6 +446,44 @@ fn memory_that_a_card_may_still_touch_is_never_used_again() {
     }
 }
 
+#[test]
+fn pinned_memory_is_bounded_shared_and_kept() {
+    let card = Arc::new(LateCard::new(1, Duration::from_millis(1)));
+    let pool = CardPool::new(Arc::clone(&card) as _, MemoryKind::PinnedHost);
+    // A right is never refused; the shared part is, beyond its bound.
+    let mut by_right = pool.take(5000).expect("a right");
+    let shared = pool.take_shared(8000, 16 << 10).expect("memory").expect("there is room");
+    assert!(!by_right.share(12 << 10), "8 KiB and 8 KiB are more than 12 KiB");
+    assert!(by_right.share(16 << 10));
+    assert!(by_right.share(0), "it is counted once");
+    assert!(pool.take_shared(1, 16 << 10).expect("no call").is_none());
+    let second = pool.take(5000).expect("a right, although the shared part is used up");
+    let pointers = [by_right.pointer(), shared.pointer(), second.pointer()];
+    drop((by_right, shared, second));
+    let again = [0; 3].map(|_| pool.take_shared(8192, 32 << 10).expect("memory").expect("room"));
+    let mut used_again = again.each_ref().map(|block| block.pointer().addr());
+    used_again.sort_unstable();
+    let mut before = pointers.map(<*mut u8>::addr);
+    before.sort_unstable();
+    assert_eq!(used_again, before);
+    assert_eq!(pool.allocations(), 3);
+    drop(again);
+    // What is idle beyond what is kept is freed by whoever prepares a call.
+    let long = pool.take(200 << 20).expect("memory");
+    let longer = pool.take(150 << 20).expect("memory");
+    drop((long, longer));
+    let allocated = card.allocated_bytes();
+    pool.prepare(100, 1).expect("prepared");
+    assert!(card.allocated_bytes() < allocated && card.allocated_bytes() < 300 << 20);
+    pool.prepare(100_000, 5).expect("prepared");
+    let (allocations, bytes) = (pool.allocations(), card.allocated_bytes());
+    let blocks: Vec<_> = (0..5).map(|_| pool.take(100_000).expect("prepared")).collect();
+    assert_eq!((pool.allocations(), card.allocated_bytes()), (allocations, bytes));
+    drop((blocks, pool));
+    assert_eq!(card.allocated_bytes(), 0);
+    assert_eq!(card.violations(), Vec::<String>::new());
+}
+
 /// A card that takes its time wakes the driver, who does not look all the while.
 #[test]
 fn b095_a_driver_that_waits_for_a_card_sleeps() {
