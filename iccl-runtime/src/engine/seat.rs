@@ -19,8 +19,8 @@
 use std::time::Duration;
 
 use crate::sync::{
-    AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, fence, lock,
-    take_poison, try_lock, wait_timeout,
+    AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, Ordering, TryMutex, TryMutexGuard, fence,
+    lock, wait_timeout,
 };
 
 /// What wakes those that sleep outside of this file. A ring is kept until the sleeper has heard it.
@@ -33,7 +33,7 @@ pub(super) trait Bells {
 
 /// Who sits in it works on the state.
 pub(super) struct Seat<S, B> {
-    state: Mutex<S>,
+    state: TryMutex<S>,
     bells: B,
     /// Counts what nobody may sleep through.
     news: AtomicU64,
@@ -51,7 +51,7 @@ pub(super) struct Seat<S, B> {
 impl<S, B: Bells> Seat<S, B> {
     pub(super) fn new(state: S, bells: B) -> Self {
         Self {
-            state: Mutex::new(state),
+            state: TryMutex::new(state),
             bells,
             news: AtomicU64::new(0),
             asleep: AtomicBool::new(false),
@@ -68,7 +68,7 @@ impl<S, B: Bells> Seat<S, B> {
 
     /// Whether a driver panicked since this was last asked. Nothing that it left can be trusted.
     pub(super) fn was_left_in_panic(&self) -> bool {
-        take_poison(&self.state)
+        self.state.take_poison()
     }
 
     /// How much news there has been. All that was told before is to be seen by whoever has called this.
@@ -89,16 +89,16 @@ impl<S, B: Bells> Seat<S, B> {
     }
 
     /// Sits down if the seat is free.
-    pub(super) fn try_take(&self) -> Option<MutexGuard<'_, S>> {
-        try_lock(&self.state)
+    pub(super) fn try_take(&self) -> Option<TryMutexGuard<'_, S>> {
+        self.state.try_lock()
     }
 
     /// Sits down as soon as whoever sits there leaves. The engine's thread leaves at once; a caller that
     /// waits for its operation leaves when that is over or the communicator has failed.
-    pub(super) fn take(&self) -> MutexGuard<'_, S> {
+    pub(super) fn take(&self) -> TryMutexGuard<'_, S> {
         self.wanted.fetch_add(1, Ordering::Relaxed);
         self.wake_driver();
-        let state = lock(&self.state);
+        let state = self.state.lock();
         self.wanted.fetch_sub(1, Ordering::Relaxed);
         state
     }
@@ -109,7 +109,7 @@ impl<S, B: Bells> Seat<S, B> {
         &self,
         stop: &dyn Fn() -> bool,
         longest: Duration,
-    ) -> Option<MutexGuard<'_, S>> {
+    ) -> Option<TryMutexGuard<'_, S>> {
         if let Some(state) = self.try_take() {
             return Some(state);
         }
@@ -126,7 +126,7 @@ impl<S, B: Bells> Seat<S, B> {
     }
 
     /// Gets up. What is left to do is the thread's now, if nobody else's.
-    pub(super) fn leave(&self, state: MutexGuard<'_, S>) {
+    pub(super) fn leave(&self, state: TryMutexGuard<'_, S>) {
         self.free(state);
         self.wake_thread();
     }
@@ -195,7 +195,7 @@ impl<S, B: Bells> Seat<S, B> {
     }
 
     /// Frees the seat for the bystanders.
-    fn free(&self, state: MutexGuard<'_, S>) {
+    fn free(&self, state: TryMutexGuard<'_, S>) {
         drop(state);
         fence(Ordering::SeqCst);
         self.tell_bystanders();
