@@ -198,8 +198,8 @@ fn a_peer_that_never_opens_the_channel_is_given_up_at_the_deadline() {
     let mut left = Side::new(transport(4096).open(&brief).unwrap());
     let mut right = Side::rank(1, 4096);
     let address = right.domain.address().unwrap();
-    let dialer = left.open(1, 1, Some(&address)).unwrap();
     let began = Instant::now();
+    let dialer = left.open(1, 1, Some(&address)).unwrap();
     // Without a timeout of its own: the deadline itself must wake it.
     while left.state(dialer).is_ok() {
         left.domain.wait(LONG).unwrap();
