@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::{config, perf, plan, plugins, run};
+use crate::{cluster, config, perf, plan, plugins, run};
 
 /// Collectives across accelerator cards of different makers.
 #[derive(Parser)]
@@ -95,6 +95,9 @@ Exit status: 1 if a check failed; warnings alone end with 0.")]
     /// Show every setting, its value, and where the value came from.
     #[command(after_help = config::EXAMPLES)]
     Config(config::Arguments),
+    /// Hold the network namespace of a node.
+    #[command(name = cluster::network::HOLDER, hide = true)]
+    Holder(cluster::network::HolderArguments),
     /// Become one rank of `iccl run`.
     #[command(name = run::rank::NAME, hide = true)]
     Rank(run::rank::Arguments),

@@ -3,13 +3,14 @@
 //!
 //! One file or folder per subcommand. What several of them need: [`arguments`] (the command line),
 //! [`context`] (configuration and logging), [`failure`] (how a command ends), [`mod@print`] (how it
-//! answers) and [`placement`] (several hosts on one machine).
+//! answers), [`placement`] (several hosts on one machine) and [`mod@cluster`] (several makers' cards on it).
 
 #![forbid(unsafe_code)]
 // The doc comments of arguments are the text of --help, where backticks would be printed.
 #![allow(clippy::doc_markdown)]
 
 mod arguments;
+mod cluster;
 mod config;
 mod context;
 mod devices;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run::run(&context, &arguments),
         Command::Doctor => doctor::examine(&context),
         Command::Config(arguments) => config::show(&context, &arguments),
+        Command::Holder(arguments) => cluster::network::hold(&arguments),
         Command::Rank(arguments) => run::rank::become_command(&arguments),
     };
     match outcome {

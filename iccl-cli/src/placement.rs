@@ -3,6 +3,7 @@
 use clap::Args;
 
 use crate::failure::{Failure, Result};
+use crate::run::job::Place;
 
 /// How the ranks are spread over hosts that are made up.
 #[derive(Args, Clone, Default)]
@@ -27,6 +28,12 @@ impl Placement {
             return u32::try_from(self.host_ids.len()).ok();
         }
         (!self.ranks_per_host.is_empty()).then(|| self.ranks_per_host.iter().sum())
+    }
+
+    /// The place of each rank; none where the machine is what it is.
+    pub(crate) fn places(&self, ranks: u32) -> Result<Vec<Place>> {
+        let ids = self.host_ids(ranks)?.unwrap_or_default();
+        Ok(ids.into_iter().map(Place::on_host).collect())
     }
 
     /// The host id of each rank; `None` where the machine is what it is.

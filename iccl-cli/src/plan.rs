@@ -1,8 +1,11 @@
 //! `iccl plan`: which way each link takes, and why no better one.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use iccl_runtime::plan::Plan;
 
+use crate::cluster::Cluster;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome, Result};
 use crate::placement::Placement;
@@ -14,6 +17,7 @@ Examples:
   iccl plan -n 4 --hosts 2                 as if they were on 2 hosts
   iccl plan --ranks-per-host 3,1           as if 3 were on one host and 1 on another
   iccl plan --host-ids a,b,a,b             interleaved over two hosts
+  iccl plan --cluster four-vendors.toml    for a cluster that is described in a file
   mpirun -n 4 iccl plan                    the real plan of the ranks that mpirun starts
   iccl plan -n 4 --json | jq '.links[] | {src, dst, tier}'
 
@@ -32,9 +36,22 @@ pub(crate) struct Arguments {
     ranks: Option<u32>,
     #[command(flatten)]
     placement: Placement,
+    /// Plan for the cluster of this file. No device has to be there.
+    #[arg(long, value_name = "FILE",
+          conflicts_with_all = ["ranks", "hosts", "ranks_per_host", "host_ids"])]
+    cluster: Option<PathBuf>,
 }
 
 pub(crate) fn show(context: &Context, arguments: &Arguments) -> Result {
+    if let Some(file) = &arguments.cluster {
+        let cluster = Cluster::read(file)?;
+        let plan = context.runtime()?.dry_plan_of(&cluster.dry_ranks()).map_err(Failure::from)?;
+        if !context.is_json() {
+            print::text(&format!("# {}\n", cluster.summary()))?;
+        }
+        answer(context, &plan)?;
+        return Ok(Outcome::Right);
+    }
     let runtime = context.runtime()?;
     let asked = arguments.ranks.or(arguments.placement.ranks());
     if asked.is_none() && arguments.placement.hosts.is_none() && runtime.identity()?.is_some() {

@@ -6,6 +6,7 @@
 pub mod c_library;
 mod c_plugins;
 pub mod children;
+pub mod cluster;
 pub mod command;
 pub mod guarded;
 pub mod maker;

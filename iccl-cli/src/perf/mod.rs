@@ -31,11 +31,12 @@ use iccl_runtime::bootstrap::{Identity, IdentitySettings};
 use iccl_runtime::comm::{Communicator, Runtime};
 use iccl_runtime::config::{Accumulate, Config};
 
+use crate::cluster::{Cluster, ClusterArguments};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome, Result};
 use crate::placement::Placement;
 use crate::print;
-use crate::run::job::{Ending, Job, Show};
+use crate::run::job::{Ending, Job, Place, Show};
 use benchmark::{Case, Operation};
 use choices::{Root, Size, Sizes, Step, cases, choose};
 use measure::{Bench, Effort};
@@ -51,6 +52,7 @@ Examples:
   iccl perf all -n 4                       every collective, type and op, on three sizes
   iccl perf all_reduce -n 4 --hosts 2      as if on two hosts
   iccl perf reduce_scatter -b 1M --overlap how much is hidden behind computation
+  iccl perf all --cluster cluster.toml     on simulated cards, as a file describes them
   mpirun -n 4 iccl perf all_reduce         the ranks that a launcher started
   iccl perf all_reduce -n 2 --json | jq '.[] | {size_bytes, busbw: .in_place.busbw_gb_per_s}'
 
@@ -121,6 +123,8 @@ pub(crate) struct Arguments {
     overlap: bool,
     #[command(flatten)]
     placement: Placement,
+    #[command(flatten)]
+    cluster: ClusterArguments,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,12 +212,17 @@ pub(crate) fn perf(context: &Context, arguments: &Arguments) -> Result {
     let asked = arguments.ranks.or(arguments.placement.ranks());
     let launched = launched(&config)?;
     let Some(size) = launched else {
-        let ranks = asked.or(arguments.placement.hosts).unwrap_or(DEFAULT_RANKS);
-        let host_ids = arguments.placement.host_ids(ranks)?;
+        let cluster = arguments.cluster.read()?;
+        let asked = asked.or(arguments.placement.hosts).unwrap_or(DEFAULT_RANKS);
+        let ranks = cluster.as_ref().map_or(asked, Cluster::ranks);
         if let Root::Rank(root) = request.root {
             check_root(&request, root, ranks)?;
         }
-        return start_ranks(ranks, host_ids);
+        let Some(cluster) = cluster else {
+            return start_ranks(ranks, arguments.placement.places(ranks)?);
+        };
+        let stage = arguments.cluster.stage(&cluster)?;
+        return start_ranks(ranks, stage.places(0));
     };
     if let Some(asked) = arguments.ranks
         && asked != size
@@ -244,12 +253,12 @@ fn check_root(request: &Request, root: u32, ranks: u32) -> Result<()> {
 }
 
 /// Runs this command line again as `ranks` ranks.
-fn start_ranks(ranks: u32, host_ids: Option<Vec<String>>) -> Result {
+fn start_ranks(ranks: u32, places: Vec<Place>) -> Result {
     let mut command: Vec<OsString> = vec!["/proc/self/exe".into()];
     command.extend(std::env::args_os().skip(1));
     let environment = Vec::new();
     let show = Show::RankZero;
-    let report = Job { ranks, host_ids, command, environment, grace: GRACE, show }.run()?;
+    let report = Job { ranks, places, command, environment, grace: GRACE, show }.run()?;
     let Some(culprit) = report.culprit else { return Ok(Outcome::Right) };
     match culprit.ending {
         // It has said what is wrong.

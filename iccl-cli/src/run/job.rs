@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
@@ -39,13 +40,29 @@ pub(crate) enum Show {
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) ranks: u32,
-    /// A host id for each rank, where the machine is to play several.
-    pub(crate) host_ids: Option<Vec<String>>,
+    /// The place of each rank, where the machine is to play several; else empty.
+    pub(crate) places: Vec<Place>,
     pub(crate) command: Vec<OsString>,
     pub(crate) environment: Vec<(String, OsString)>,
     /// How long the others may go on when a rank has failed, and again after TERM.
     pub(crate) grace: Duration,
     pub(crate) show: Show,
+}
+
+/// What one rank has to itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Variables, over those of the job.
+    pub(crate) environment: Vec<(String, OsString)>,
+    /// The network namespace that it runs in.
+    pub(crate) network: Option<PathBuf>,
+}
+
+impl Place {
+    /// On the host of this id.
+    pub(crate) fn on_host(id: String) -> Self {
+        Self { environment: vec![("ICCL_HOST_ID".to_owned(), id.into())], network: None }
+    }
 }
 
 /// How a rank ended.
@@ -121,10 +138,14 @@ impl Job {
     fn start(&self, rank: u32) -> io::Result<Rank> {
         let ranks = self.ranks.to_string();
         let number = rank.to_string();
+        let place = self.places.get(rank as usize);
         let mut command = Command::new("/proc/self/exe");
+        command.arg0("iccl").args([rank::NAME, &std::process::id().to_string()]);
+        if let Some(network) = place.and_then(|place| place.network.as_ref()) {
+            command.arg("--network").arg(network);
+        }
         command
-            .arg0("iccl")
-            .args([rank::NAME, &std::process::id().to_string(), "--"])
+            .arg("--")
             .args(&self.command)
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .envs([
@@ -137,8 +158,8 @@ impl Job {
             // A meeting point of another job that this one was started in.
             .env_remove("ICCL_UNIQUE_ID")
             .process_group(0);
-        if let Some(host) = self.host_ids.as_ref().and_then(|ids| ids.get(rank as usize)) {
-            command.env("ICCL_HOST_ID", host);
+        if let Some(place) = place {
+            command.envs(place.environment.iter().map(|(name, value)| (name, value)));
         }
         // A terminal would stop a rank that reads from it, since its group is not the terminal's.
         let has_input = rank == 0 && !io::stdin().is_terminal();

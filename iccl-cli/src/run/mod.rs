@@ -13,6 +13,7 @@ use std::time::Duration;
 use clap::Args;
 use iccl_runtime::config::{CONFIG_VARIABLE, Config, SETTINGS};
 
+use crate::cluster::{Cluster, ClusterArguments};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome, Result};
 use crate::placement::Placement;
@@ -24,6 +25,7 @@ Examples:
   iccl run -n 4 --config iccl.toml -- ./my-program --fast
   iccl run --host-ids a,b,a,b -- iccl perf all_reduce
   iccl run -n 2 --no-prefix -- ./prints-a-table
+  iccl run --cluster four-vendors.toml -- iccl perf all_reduce
 
 Every rank gets ICCL_RANK, ICCL_WORLD_SIZE, ICCL_LOCAL_RANK, ICCL_LOCAL_WORLD_SIZE and ICCL_JOB_ID;
 the ranks meet over a socket that only this user's processes can use. Lines are printed with their
@@ -37,10 +39,12 @@ Exit status: that of the first rank that failed, 128 + the signal that killed it
 pub(crate) struct Arguments {
     /// The number of ranks.
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096),
-          required_unless_present_any = ["ranks_per_host", "host_ids"])]
+          required_unless_present_any = ["ranks_per_host", "host_ids", "cluster"])]
     ranks: Option<u32>,
     #[command(flatten)]
     placement: Placement,
+    #[command(flatten)]
+    cluster: ClusterArguments,
     /// How long the other ranks may go on when one has failed, in seconds; then they get TERM, and
     /// as long again later KILL.
     #[arg(long, value_name = "SECONDS", default_value = "1.5", value_parser = seconds)]
@@ -60,10 +64,16 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 pub(crate) fn run(context: &Context, arguments: &Arguments) -> Result {
     let config = context.config()?;
-    let ranks = arguments.ranks.or(arguments.placement.ranks()).unwrap_or(1);
+    let cluster = arguments.cluster.read()?;
+    let stage = cluster.as_ref().map(|cluster| arguments.cluster.stage(cluster)).transpose()?;
+    let asked = arguments.ranks.or(arguments.placement.ranks());
+    let ranks = cluster.as_ref().map_or(asked.unwrap_or(1), Cluster::ranks);
     let job = Job {
         ranks,
-        host_ids: arguments.placement.host_ids(ranks)?,
+        places: match &stage {
+            Some(stage) => stage.places(0),
+            None => arguments.placement.places(ranks)?,
+        },
         command: arguments.command.clone(),
         environment: settings_for_ranks(context, &config)?,
         grace: arguments.grace,

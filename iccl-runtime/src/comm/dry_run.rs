@@ -1,10 +1,35 @@
 //! The plan of ranks that are not there: what every rank would tell is taken from this process.
 
+use iccl_plugin_api::MemoryKind;
+
 use super::describe::describe;
 use super::runtime::Runtime;
 use crate::Result;
 use crate::plan::{Evidence, Plan, plan};
-use crate::topology::{HostIdentity, RankDescriptor};
+use crate::topology::{DeviceFacts, HostIdentity, RankDescriptor, reach};
+
+/// The plugin of devices that are the host's own memory.
+const HOST: &str = "host";
+
+/// A rank that is not there. What it does not say is as in this process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DryRank {
+    /// The id of its host.
+    pub host: Option<String>,
+    /// Its card.
+    pub card: Option<DryCard>,
+    /// What its host's network carries, in bytes per microsecond.
+    pub network_bytes_per_us: Option<u32>,
+}
+
+/// A card that is not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DryCard {
+    /// Its maker, by the plugin's name.
+    pub vendor: String,
+    /// Its index on its host.
+    pub index: u32,
+}
 
 impl Runtime {
     /// The plan of as many ranks as there are `hosts`, all like this process; each on the host of that
@@ -14,16 +39,65 @@ impl Runtime {
     /// # Errors
     /// `PluginMissing` for a device that is not there; `PlanUnsatisfiable` naming what is missing.
     pub fn dry_plan(&self, hosts: &[Option<String>]) -> Result<Plan> {
+        let rank = |host: &Option<String>| DryRank { host: host.clone(), ..DryRank::default() };
+        self.dry_plan_of(&hosts.iter().map(rank).collect::<Vec<_>>())
+    }
+
+    /// As [`Runtime::dry_plan`], for ranks with cards and networks that this process need not have.
+    /// Transports and settings are those of this process.
+    ///
+    /// # Errors
+    /// As [`Runtime::dry_plan`].
+    pub fn dry_plan_of(&self, ranks: &[DryRank]) -> Result<Plan> {
         let inner = &self.inner;
         let settings = inner.plan_config()?;
         let own = inner.config.bootstrap.host_id.as_deref();
         let descriptors: Vec<RankDescriptor> = (0_u32..)
-            .zip(hosts)
-            .map(|(rank, host)| {
-                let host = HostIdentity::detect(host.as_deref().or(own))?;
-                describe(rank, &host, inner.device()?, &inner.plugins, None, &settings.agreed)
+            .zip(ranks)
+            .map(|(number, rank)| {
+                let host = HostIdentity::detect(rank.host.as_deref().or(own))?;
+                let device = inner.device()?;
+                let mut descriptor =
+                    describe(number, &host, device, &inner.plugins, None, &settings.agreed)?;
+                self.adapt(&mut descriptor, rank);
+                Ok(descriptor)
             })
             .collect::<Result<_>>()?;
         Ok(plan(&descriptors, &settings, &Evidence::default())?)
+    }
+
+    /// Puts what the rank says of itself in the place of what this process is.
+    fn adapt(&self, descriptor: &mut RankDescriptor, rank: &DryRank) {
+        if let Some(card) = &rank.card {
+            let loaded = self.inner.plugins.plugin(&card.vendor);
+            let mut memory_kinds = MemoryKind::Host.mask() | MemoryKind::PinnedHost.mask();
+            if card.vendor != HOST {
+                memory_kinds |= MemoryKind::Device.mask();
+            }
+            descriptor.device = DeviceFacts {
+                vendor: card.vendor.clone(),
+                plugin: card.vendor.clone(),
+                plugin_version: loaded
+                    .map_or_else(|| descriptor.iccl_version.clone(), |one| one.version().clone()),
+                index: card.index,
+                pci: None,
+                memory_kinds,
+                later_fields: Vec::new(),
+            };
+            descriptor.host.numa_node = None;
+            // That of this process's device, which is another's.
+            descriptor.native_library = None;
+        }
+        if let Some(network) = rank.network_bytes_per_us {
+            let over_network =
+                |reaches: u32| reaches & reach::OTHER_HOSTS != 0 && reaches & reach::FABRIC == 0;
+            for transport in &mut descriptor.transports {
+                // A channel is no faster than the network below it.
+                let own = transport.bytes_per_us;
+                if over_network(transport.reach) && (own == 0 || own > network) {
+                    transport.bytes_per_us = network;
+                }
+            }
+        }
     }
 }

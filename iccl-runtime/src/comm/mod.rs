@@ -38,6 +38,7 @@ pub use begun::PendingChild;
 pub use buffer::Buffer;
 pub use communicator::Communicator;
 pub use device::Device;
+pub use dry_run::{DryCard, DryRank};
 pub use element::Element;
 pub use group::{Group, group_depth, group_end, group_start};
 pub use handle::Handle;

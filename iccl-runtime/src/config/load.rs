@@ -20,6 +20,8 @@ use super::table::Setting;
 pub const CONFIG_VARIABLE: &str = "ICCL_CONFIG";
 /// `ICCL_*` variables that are no settings: that one, and the name that a launcher gives the job.
 const OTHER_VARIABLES: [&str; 2] = [CONFIG_VARIABLE, "ICCL_JOB_ID"];
+/// What the simulated SDKs read, which are no part of iccl.
+const SIMULATORS: &str = "ICCL_SIM_";
 /// The file that is read where none is named, if it is there.
 pub(super) const CONFIG_FILE: &str = "iccl.toml";
 /// No configuration is longer; a device or an endless pipe is.
@@ -216,7 +218,7 @@ impl Loader<'_> {
             SETTINGS.iter().filter_map(|setting| setting.reach.environment).chain(OTHER_VARIABLES)
         };
         for name in environment.names().filter(|name| name.starts_with("ICCL_")) {
-            if known().any(|variable| variable == name) {
+            if name.starts_with(SIMULATORS) || known().any(|variable| variable == name) {
                 continue;
             }
             // All share the prefix, so it must not count as likeness.

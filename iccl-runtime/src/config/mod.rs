@@ -40,3 +40,4 @@ pub use settings::{
 pub use sources::{Environment, Sources};
 pub use suggest::nearest;
 pub use table::{Reach, Setting};
+pub use units::parse_bandwidth;

@@ -68,8 +68,8 @@ pub(super) fn show_bytes(bytes: u64) -> String {
     show_quantity(u128::from(bytes), &BYTE_UNITS)
 }
 
-/// Reads a bandwidth; the result is in bytes per second.
-pub(super) fn parse_bandwidth(text: &str) -> Option<u64> {
+/// Reads a bandwidth, such as `25Gbit/s` or `3GB/s`; the result is in bytes per second.
+pub fn parse_bandwidth(text: &str) -> Option<u64> {
     u64::try_from(parse_quantity(text, &BANDWIDTH_UNITS)?).ok()
 }
 

@@ -1,0 +1,150 @@
+//! What the ranks of a cluster need on this machine: a place to meet, their makers' simulated SDKs, and
+//! with `--netns` a network.
+
+use std::ffi::OsString;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::network::Network;
+use super::{Cluster, HOST, Node};
+use crate::failure::{Failure, Result};
+use crate::run::job::Place;
+
+/// The variable of plugins' settings.
+const PLUGIN_SETTINGS: &str = "ICCL_PLUGIN_SETTINGS";
+
+/// The cluster that is asked for.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct ClusterArguments {
+    /// Play the cluster of this file here: each node a host of its own, cards by simulated SDKs.
+    #[arg(long, value_name = "FILE",
+          conflicts_with_all = ["ranks", "hosts", "ranks_per_host", "host_ids"])]
+    pub(crate) cluster: Option<PathBuf>,
+    /// The folder of the simulated SDKs [default: sim-sdk beside this program].
+    #[arg(long, value_name = "DIR", requires = "cluster")]
+    sim_sdk: Option<PathBuf>,
+    /// Give each node a network namespace of its own, its NICs shaped to their speeds. Needs root,
+    /// ip, tc and unshare.
+    #[arg(long, requires = "cluster")]
+    netns: bool,
+}
+
+impl ClusterArguments {
+    /// The cluster of the file, if one is named.
+    pub(crate) fn read(&self) -> Result<Option<Cluster>> {
+        self.cluster.as_deref().map(Cluster::read).transpose()
+    }
+
+    /// What `cluster` needs, which may be another than the file's.
+    pub(crate) fn stage(&self, cluster: &Cluster) -> Result<Stage> {
+        Stage::new(cluster, self.sim_sdk.as_deref(), self.netns)
+    }
+}
+
+/// Everything that has to be there while ranks run. Dropping it takes it away.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    cluster: Cluster,
+    sdks: PathBuf,
+    meeting: Meeting,
+    network: Option<Network>,
+}
+
+impl Stage {
+    fn new(cluster: &Cluster, sim_sdk: Option<&Path>, netns: bool) -> Result<Self> {
+        // A simulated SDK is looked for only here, where a cluster was asked for.
+        let sdks = match sim_sdk {
+            Some(folder) => std::path::absolute(folder),
+            None => std::env::current_exe()
+                .map(|program| program.parent().unwrap_or(Path::new("/")).join("sim-sdk")),
+        };
+        let sdks =
+            sdks.map_err(|error| Failure::new(format!("no folder of simulated SDKs: {error}")))?;
+        for node in &cluster.nodes {
+            check_sdk(node, &sdks)?;
+        }
+        if std::env::var_os(PLUGIN_SETTINGS).is_some_and(|value| !value.is_empty()) {
+            return Err(Failure::usage(format!(
+                "{PLUGIN_SETTINGS} is set, and --cluster sets it for every rank"
+            ))
+            .with_hint("write the plugins' settings into a file and give that with --config"));
+        }
+        let network = if netns { Some(Network::new(&cluster.nodes)?) } else { None };
+        Ok(Self { cluster: cluster.clone(), sdks, meeting: Meeting::new()?, network })
+    }
+
+    /// The place of each rank. Each job has its own number, since it meets for itself.
+    pub(crate) fn places(&self, job: u32) -> Vec<Place> {
+        let root = self.meeting.0.join(format!("job-{job}"));
+        self.cluster
+            .seats
+            .iter()
+            .map(|seat| {
+                let node = &self.cluster.nodes[seat.node];
+                let mut root_setting = OsString::from("file://");
+                root_setting.push(&root);
+                let mut environment: Vec<(String, OsString)> = vec![
+                    ("ICCL_HOST_ID".into(), node.name.clone().into()),
+                    ("ICCL_LOCAL_RANK".into(), seat.card.to_string().into()),
+                    ("ICCL_LOCAL_WORLD_SIZE".into(), node.cards.to_string().into()),
+                    ("ICCL_ROOT".into(), root_setting),
+                    ("ICCL_DEVICE".into(), node.vendor.clone().into()),
+                    ("ICCL_SIM_HOST".into(), node.name.clone().into()),
+                    ("ICCL_SIM_DEVICES".into(), node.cards.to_string().into()),
+                ];
+                if node.vendor != HOST {
+                    let folder = self.sdks.join(&node.sdk);
+                    let setting = format!("{}.library_dir={}", node.vendor, folder.display());
+                    environment.push((PLUGIN_SETTINGS.into(), setting.into()));
+                }
+                let interface = match (&self.network, node.network()) {
+                    (Some(_), Some(nic)) => nic.name.clone(),
+                    _ => "lo".to_owned(),
+                };
+                environment.push(("ICCL_INTERFACE".into(), interface.into()));
+                let network = self.network.as_ref().map(|network| network.namespace(seat.node));
+                Place { environment, network }
+            })
+            .collect()
+    }
+}
+
+fn check_sdk(node: &Node, sdks: &Path) -> Result<()> {
+    if node.vendor == HOST || sdks.join(&node.sdk).is_dir() {
+        return Ok(());
+    }
+    let message = format!(
+        "node {} has cards of {}, and there is no simulated SDK {}",
+        node.name,
+        node.vendor,
+        sdks.join(&node.sdk).display()
+    );
+    Err(Failure::usage(message)
+        .with_hint("`cargo xtask build` lays them out; --sim-sdk names another folder"))
+}
+
+/// A folder of this user's, in which rank 0 of each job writes where it is met.
+#[derive(Debug)]
+struct Meeting(PathBuf);
+
+impl Meeting {
+    fn new() -> Result<Self> {
+        let now =
+            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let name = format!("iccl-cluster-{}-{:x}", std::process::id(), now.as_nanos());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::DirBuilder::new().mode(0o700).create(&folder).map_err(|error| {
+            Failure::new(format!("{} cannot be made: {error}", folder.display()))
+        })?;
+        Ok(Self(folder))
+    }
+}
+
+impl Drop for Meeting {
+    fn drop(&mut self) {
+        // What is left in a folder for temporary files does no harm.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

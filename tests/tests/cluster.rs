@@ -1,0 +1,282 @@
+//! Clusters out of files: planned without devices, and played on this machine with simulated cards.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use iccl_tests::cluster::{file, iccl, sdks};
+use iccl_tests::command::{Ran, end_of, run_to_end};
+use rustix::process::{Pid, Signal, kill_process};
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("text")
+}
+
+/// A call of `iccl` that plays a cluster of NVIDIA's cards.
+fn played(command: &str, cluster: &Path, arguments: &[&str]) -> Command {
+    let sdks = sdks(&["nvidia"]);
+    let mut all = vec![command];
+    // What follows `--` is the ranks' command.
+    all.extend(["--cluster", text(cluster), "--sim-sdk", text(&sdks)]);
+    all.extend(arguments);
+    iccl(&all)
+}
+
+fn perf(cluster: &Path, collective: &str, arguments: &[&str]) -> Ran {
+    let mut all = vec![collective, "-b", "1K", "-e", "64K", "-f", "64", "--iters", "2"];
+    all.extend(arguments);
+    run_to_end(&mut played("perf", cluster, &all))
+}
+
+/// Compares with a golden file; `UPDATE_GOLDEN=1` writes it anew.
+fn golden(name: &str, actual: &str) {
+    let path = file(name);
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, actual).expect("written");
+    }
+    let expected = std::fs::read_to_string(&path).expect("a golden file");
+    assert_eq!(actual, expected, "{} has changed", path.display());
+}
+
+#[test]
+fn a_cluster_is_planned_without_its_devices() {
+    let cluster = file("four-vendors.toml");
+    let ran = run_to_end(&mut iccl(&["plan", "--cluster", text(&cluster)]));
+    assert_eq!(ran.code(), Some(0), "{}", ran.all());
+    // The hash covers versions and settings, which are not what is looked at here.
+    let (head, rest) = ran.out.split_once("\nplan ").expect("a line with the hash");
+    let (hash, rest) = rest.split_once(' ').expect("more of it");
+    assert_eq!(hash.len(), 16, "{hash}");
+    golden("four-vendors.plan.txt", &format!("{head}\nplan HASH {rest}"));
+}
+
+#[test]
+fn a_clusters_plan_is_json_too_and_the_same_on_every_call() {
+    let plan = |name: &str| {
+        let ran = run_to_end(&mut iccl(&["plan", "--json", "--cluster", text(&file(name))]));
+        assert_eq!(ran.code(), Some(0), "{}", ran.all());
+        ran.json()
+    };
+    let uneven = plan("uneven.toml");
+    assert_eq!(uneven["hosts"][2]["name"], "none");
+    assert_eq!(uneven["hosts"][2]["ranks"], serde_json::json!([4, 5]));
+    assert_eq!((&uneven["tiers"]["shm"], &uneven["tiers"]["tcp"]), (&4.into(), &11.into()));
+    assert_eq!(uneven, plan("uneven.toml"));
+    let interleaved = plan("interleaved.toml");
+    assert_eq!(interleaved["hosts"][1]["ranks"], serde_json::json!([1, 3, 4]));
+    // What the slower NIC carries is what the link carries; of two NICs the faster is used.
+    let slow = plan("two-nodes-nvidia.toml");
+    assert_eq!(
+        (&slow["matrix"][0][2], &slow["links"][1]["bytes_per_us"]),
+        (&"tcp".into(), &125.into())
+    );
+    let between = |plan: &serde_json::Value, src: u32, dst: u32| {
+        let links = plan["links"].as_array().expect("links").clone();
+        let link = links.into_iter().find(|link| link["src"] == src && link["dst"] == dst);
+        link.expect("a link")["bytes_per_us"].clone()
+    };
+    assert_eq!(between(&uneven, 0, 4), 1250);
+}
+
+#[test]
+fn a_wrong_cluster_file_is_told_by_line_with_what_was_meant() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let wrong = folder.path().join("wrong.toml");
+    std::fs::write(&wrong, "[[node]]\nname = \"a\"\nvendor = \"nvida\"\ncard = 2\n")
+        .expect("written");
+    for command in [&["plan"][..], &["perf", "all_reduce"], &["run"]] {
+        let mut all = command.to_vec();
+        all.extend(["--cluster", text(&wrong)]);
+        if command == ["run"] {
+            all.extend(["--", "true"]);
+        }
+        let ran = run_to_end(&mut iccl(&all));
+        assert_eq!(ran.code(), Some(2), "{}", ran.all());
+        let lines: Vec<&str> = ran.err.lines().collect();
+        let place = |line: usize, column: usize| format!("{}:{line}:{column}: ", text(&wrong));
+        assert_eq!(lines[0], "error: 2 problems in the cluster file:");
+        let key =
+            format!("{}unknown key \"card\" in [[node]]; did you mean \"cards\"?", place(4, 1));
+        assert_eq!(lines[1], key);
+        assert!(
+            lines[2].starts_with(&place(3, 10)) && lines[2].ends_with("did you mean \"nvidia\"?")
+        );
+    }
+    let ran = run_to_end(&mut iccl(&["plan", "--cluster", "/no/such.toml"]));
+    assert_eq!(ran.code(), Some(2), "{}", ran.all());
+    assert!(ran.err.contains("/no/such.toml cannot be read"), "{}", ran.err);
+    let ran = run_to_end(&mut iccl(&["plan", "-n", "2", "--cluster", text(&wrong)]));
+    assert_eq!(ran.code(), Some(2), "{}", ran.all());
+}
+
+#[test]
+fn simulated_cards_are_there_only_for_a_cluster() {
+    let devices = run_to_end(&mut iccl(&["devices", "--json"]));
+    assert!(
+        devices.out.contains("\"host\"") && !devices.out.contains("imulated"),
+        "{}",
+        devices.all()
+    );
+    let nowhere = tempfile::tempdir().expect("a folder");
+    let cluster = file("two-nodes-nvidia.toml");
+    let folder = text(nowhere.path());
+    let ran = run_to_end(&mut iccl(&[
+        "perf",
+        "all_reduce",
+        "--cluster",
+        text(&cluster),
+        "--sim-sdk",
+        folder,
+    ]));
+    assert_eq!(ran.code(), Some(2), "{}", ran.all());
+    assert!(ran.err.contains(&format!("there is no simulated SDK {folder}/nvidia")), "{}", ran.err);
+    let without = run_to_end(&mut iccl(&["perf", "all_reduce", "--sim-sdk", folder]));
+    assert_eq!(without.code(), Some(2), "{}", without.all());
+}
+
+#[test]
+fn each_rank_has_its_nodes_host_id_and_its_makers_card() {
+    let script =
+        "echo $ICCL_RANK $ICCL_HOST_ID $ICCL_LOCAL_RANK/$ICCL_LOCAL_WORLD_SIZE $ICCL_DEVICE";
+    let said = |name: &str| {
+        let arguments = ["--no-prefix", "--", "sh", "-c", script];
+        let ran = run_to_end(&mut played("run", &file(name), &arguments));
+        assert_eq!(ran.code(), Some(0), "{}", ran.all());
+        let lines: BTreeMap<String, String> = ran
+            .out
+            .lines()
+            .filter_map(|line| line.split_once(' '))
+            .map(|(rank, rest)| (rank.to_owned(), rest.to_owned()))
+            .collect();
+        lines.into_values().collect::<Vec<_>>().join(", ")
+    };
+    assert_eq!(
+        said("interleaved.toml"),
+        "a 0/2 nvidia, b 0/3 host, a 1/2 nvidia, b 1/3 host, b 2/3 host"
+    );
+    assert_eq!(said("one-card.toml"), "c 0/1 host, a 0/1 nvidia, b 0/1 nvidia");
+}
+
+#[test]
+fn a_small_cluster_computes_what_it_should() {
+    let ran = perf(&file("two-nodes-nvidia.toml"), "all_reduce", &["--json"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.all());
+    let rows = ran.json();
+    assert_eq!(rows.as_array().map(Vec::len), Some(2));
+    for row in rows.as_array().expect("rows") {
+        assert_eq!(row["ranks"], 4);
+        assert_eq!(
+            (&row["out_of_place"]["wrong"], &row["in_place"]["wrong"]),
+            (&0.into(), &0.into())
+        );
+    }
+    let ran = perf(&file("uneven.toml"), "sendrecv", &[]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.all());
+    assert!(ran.out.contains("device nvidia:0 (NVIDIA Simulated)"), "{}", ran.out);
+    assert!(ran.out.contains("6 ranks on 3 hosts: shm 4, tcp 11"), "{}", ran.out);
+}
+
+/// Whether this machine lets the test make namespaces; says why not.
+fn may_make_networks() -> bool {
+    let tools = ["unshare", "ip", "tc"];
+    let lacking = tools.iter().find(|tool| {
+        let found = Command::new("sh").args(["-c", &format!("command -v {tool}")]).output();
+        !found.is_ok_and(|output| output.status.success())
+    });
+    let mut attempt = Command::new("unshare");
+    attempt.args(["--net", "--", "sh", "-c"]);
+    attempt.arg("ip link add a type veth peer name b && tc qdisc add dev a root tbf rate 1mbit burst 9000 latency 1ms");
+    let why = match lacking {
+        Some(tool) => format!("there is no {tool}"),
+        None if iccl_tests::effective_user() != 0 => "this is not root".to_owned(),
+        None => match attempt.output() {
+            Ok(output) if output.status.success() => return true,
+            Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+            Err(error) => error.to_string(),
+        },
+    };
+    eprintln!("skipped, since this machine does not let us make network namespaces: {why}");
+    false
+}
+
+/// The processes that hold the namespaces of an `iccl`.
+fn holders_of(command: u32) -> Vec<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{command}/task/{command}/children"));
+    let children = children.unwrap_or_default();
+    let is_holder = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains("node-of-run")
+    };
+    children.split_whitespace().filter_map(|pid| pid.parse().ok()).filter(is_holder).collect()
+}
+
+#[test]
+fn nodes_have_networks_of_their_own_of_the_files_speed() {
+    if !may_make_networks() {
+        return;
+    }
+    let cluster = file("two-nodes-nvidia.toml");
+    let script = "cat /proc/self/net/dev | grep -c eth0; tc qdisc show dev eth0";
+    let arguments = ["--netns", "--", "sh", "-c", script];
+    let ran = run_to_end(&mut played("run", &cluster, &arguments));
+    assert_eq!(ran.code(), Some(0), "{}", ran.all());
+    assert_eq!(ran.out.matches("rate 1Gbit").count(), 4, "{}", ran.out);
+    // 16 MiB between two nodes of two cards need at least 0.12 s at 1 Gbit/s, whatever the machine.
+    let sizes = ["all_reduce", "-b", "16M", "-e", "16M", "--iters", "1", "-w", "0", "--json"];
+    let mut arguments = sizes.to_vec();
+    arguments.push("--netns");
+    let ran = run_to_end(&mut played("perf", &cluster, &arguments));
+    assert_eq!(ran.code(), Some(0), "{}", ran.all());
+    let row = &ran.json()[0];
+    assert_eq!(row["out_of_place"]["wrong"], 0);
+    let time_us = row["out_of_place"]["time_us"].as_f64().expect("a time");
+    assert!(time_us > 120_000.0, "{time_us} us is faster than the links");
+}
+
+#[test]
+fn networks_are_gone_when_the_command_is_interrupted_or_killed() {
+    if !may_make_networks() {
+        return;
+    }
+    for signal in [Signal::INT, Signal::KILL] {
+        let arguments = ["--netns", "--", "sh", "-c", "echo here; exec sleep 100"];
+        let mut command = played("run", &file("two-nodes-nvidia.toml"), &arguments);
+        let child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("iccl starts");
+        let give_up = Instant::now() + Duration::from_secs(60);
+        let holders = loop {
+            let holders = holders_of(child.id());
+            // Two nodes and the switch.
+            if holders.len() == 3 {
+                break holders;
+            }
+            assert!(Instant::now() < give_up, "only {holders:?} hold namespaces");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let pid = Pid::from_raw(child.id().cast_signed()).expect("a process id");
+        kill_process(pid, signal).expect("the command is there");
+        end_of(child, "iccl run");
+        let is_there = |pid: &u32| Path::new(&format!("/proc/{pid}/ns/net")).exists();
+        while holders.iter().any(is_there) {
+            assert!(Instant::now() < give_up, "holders are left");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn networks_without_rights_or_nics_are_refused() {
+    let ran = run_to_end(&mut played("run", &file("one-card.toml"), &["--netns", "--", "true"]));
+    assert_eq!(ran.code(), Some(2), "{}", ran.all());
+    if iccl_tests::effective_user() != 0 {
+        assert!(ran.err.contains("only root may make network namespaces"), "{}", ran.err);
+        return;
+    }
+    assert!(ran.err.contains("node a has no nics"), "{}", ran.err);
+    let nowhere = tempfile::tempdir().expect("a folder");
+    let mut command = played("run", &file("uneven.toml"), &["--netns", "--", "true"]);
+    let ran = run_to_end(command.env("PATH", nowhere.path()));
+    assert_eq!(ran.code(), Some(2), "{}", ran.all());
+    assert!(ran.err.contains("--netns needs unshare, ip, tc"), "{}", ran.err);
+}
