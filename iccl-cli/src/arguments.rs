@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::{cluster, config, perf, plan, plugins, run};
+use crate::{cluster, config, devices, doctor, perf, plan, plugins, run};
 
 /// Collectives across accelerator cards of different makers.
 #[derive(Parser)]
@@ -70,11 +70,8 @@ pub(crate) enum Command {
     #[command(after_help = plugins::EXAMPLES)]
     Plugins(plugins::Arguments),
     /// Show the devices of this machine.
-    #[command(after_help = "\
-Examples:
-  iccl devices
-  iccl devices --json | jq '.devices[].name'")]
-    Devices,
+    #[command(after_help = devices::EXAMPLES)]
+    Devices(devices::Arguments),
     /// Show which way each link takes, and why no better one.
     #[command(after_help = plan::EXAMPLES)]
     Plan(plan::Arguments),
@@ -85,13 +82,8 @@ Examples:
     #[command(after_help = run::EXAMPLES)]
     Run(run::Arguments),
     /// Check this machine for what users trip over, and say what to do.
-    #[command(after_help = "\
-Examples:
-  iccl doctor
-  iccl doctor --json | jq '.checks[] | select(.result != \"ok\")'
-
-Exit status: 1 if a check failed; warnings alone end with 0.")]
-    Doctor,
+    #[command(after_help = doctor::EXAMPLES)]
+    Doctor(doctor::Arguments),
     /// Show every setting, its value, and where the value came from.
     #[command(after_help = config::EXAMPLES)]
     Config(config::Arguments),

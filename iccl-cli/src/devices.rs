@@ -1,13 +1,35 @@
 //! `iccl devices`: the devices of this machine.
 
-use iccl_plugin_api::tables::{host_to_stream, region_form, stream_to_host};
+use clap::Args;
+use iccl_plugin_api::tables::{host_to_stream, stream_to_host};
 use iccl_plugin_api::{DataType, RedOp};
 use iccl_runtime::plugins::{CollectivesPlugin, DevicePlugin, PluginSet};
 use serde::Serialize;
 
+use crate::capabilities::{self, Capabilities};
 use crate::context::Context;
 use crate::failure::{Outcome, Result};
 use crate::print;
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  iccl devices
+  iccl devices --capabilities              what they can do, and what iccl does where they cannot
+  iccl devices --json | jq '.devices[].name'";
+
+const NO_DEVICES: &str = "no devices; `iccl plugins` shows which plugins there are\n";
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Show what the devices and native libraries of each plugin can do, and what fills the gaps.
+    #[arg(long)]
+    capabilities: bool,
+}
+
+#[derive(Serialize)]
+struct AllCapabilities {
+    capabilities: Vec<Capabilities>,
+}
 
 #[derive(Serialize)]
 struct Answer {
@@ -34,16 +56,19 @@ struct Row {
     native_library: Option<&'static str>,
 }
 
-pub(crate) fn show(context: &Context) -> Result {
+pub(crate) fn show(context: &Context, arguments: &Arguments) -> Result {
     let runtime = context.runtime()?;
     let plugins = runtime.plugin_set();
+    if arguments.capabilities {
+        return show_capabilities(context, plugins);
+    }
     let devices: Vec<Row> = plugins.devices().iter().map(|device| row(plugins, device)).collect();
     if context.is_json() {
         print::json(&Answer { devices })?;
         return Ok(Outcome::Right);
     }
     if devices.is_empty() {
-        print::text("no devices; `iccl plugins` shows which plugins there are\n")?;
+        print::text(NO_DEVICES)?;
         return Ok(Outcome::CheckFailed);
     }
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
@@ -78,6 +103,20 @@ pub(crate) fn show(context: &Context) -> Result {
     Ok(Outcome::Right)
 }
 
+fn show_capabilities(context: &Context, plugins: &PluginSet) -> Result {
+    let capabilities = capabilities::all(plugins);
+    let outcome = if capabilities.is_empty() { Outcome::CheckFailed } else { Outcome::Right };
+    if context.is_json() {
+        print::json(&AllCapabilities { capabilities })?;
+    } else if capabilities.is_empty() {
+        print::text(NO_DEVICES)?;
+    } else {
+        let texts: Vec<String> = capabilities.iter().map(Capabilities::text).collect();
+        print::text(&texts.join("\n"))?;
+    }
+    Ok(outcome)
+}
+
 fn or_none(names: &[&str]) -> String {
     if names.is_empty() { "nothing".to_owned() } else { names.join(" ") }
 }
@@ -87,11 +126,6 @@ fn row(plugins: &PluginSet, device: &DevicePlugin) -> Row {
     let can = &facts.capabilities;
     let name = device.plugin().name();
     let reduces = can.has_reduce != 0;
-    let forms = [
-        (region_form::ADDRESS, "address"),
-        (region_form::DMA_BUF, "dma-buf"),
-        (region_form::HOST_ALIAS, "host-alias"),
-    ];
     Row {
         plugin: name,
         index: device.index(),
@@ -112,11 +146,7 @@ fn row(plugins: &PluginSet, device: &DevicePlugin) -> Row {
             .filter(|one| reduces && can.reduce_ops & one.mask() != 0)
             .map(|one| one.name())
             .collect(),
-        region_forms: forms
-            .into_iter()
-            .filter(|(bit, _)| can.region_forms & bit != 0)
-            .map(|(_, name)| name)
-            .collect(),
+        region_forms: capabilities::regions(can),
         native_library: plugins.collectives_of(name).map(CollectivesPlugin::library),
     }
 }

@@ -10,6 +10,7 @@
 #![allow(clippy::doc_markdown)]
 
 mod arguments;
+mod capabilities;
 mod cluster;
 mod config;
 mod context;
@@ -37,11 +38,11 @@ fn main() -> ExitCode {
     let context = Context::new(global);
     let outcome = match command {
         Command::Plugins(arguments) => plugins::show(&context, &arguments),
-        Command::Devices => devices::show(&context),
+        Command::Devices(arguments) => devices::show(&context, &arguments),
         Command::Plan(arguments) => plan::show(&context, &arguments),
         Command::Perf(arguments) => perf::perf(&context, &arguments),
         Command::Run(arguments) => run::run(&context, &arguments),
-        Command::Doctor => doctor::examine(&context),
+        Command::Doctor(arguments) => doctor::examine(&context, &arguments),
         Command::Config(arguments) => config::show(&context, &arguments),
         Command::Holder(arguments) => cluster::network::hold(&arguments),
         Command::Rank(arguments) => run::rank::become_command(&arguments),

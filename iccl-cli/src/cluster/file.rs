@@ -92,7 +92,7 @@ impl Reader<'_> {
         place: &str,
         keys: [&str; N],
     ) -> [Option<&'t Value<'t>>; N] {
-        for (key, _) in table.iter() {
+        for (key, _) in table {
             let name: &Cow<str> = key.get_ref();
             if keys.contains(&name.as_ref()) {
                 continue;

@@ -8,7 +8,7 @@ mod file;
 pub(crate) mod network;
 mod start;
 
-pub(crate) use start::{ClusterArguments, Stage};
+pub(crate) use start::ClusterArguments;
 
 use std::path::Path;
 

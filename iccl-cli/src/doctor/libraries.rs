@@ -101,6 +101,14 @@ pub(super) fn checks(config: &Config, plugins: Option<&PluginSet>) -> Vec<Check>
         .collect()
 }
 
+/// The checks of one maker's libraries, which are taken as needed.
+pub(super) fn checks_of(config: &Config, plugin: &str) -> Vec<Check> {
+    let path = config.environment().get("LD_LIBRARY_PATH").unwrap_or_default();
+    let folders = loader_folders(path, Path::new("/etc/ld.so.conf"));
+    let wanted = WANTED.iter().filter(|wanted| wanted.plugin == plugin);
+    wanted.map(|wanted| wanted.check(find(&folders, wanted.files), true)).collect()
+}
+
 impl Wanted {
     fn check(&self, place: Option<PathBuf>, is_needed: bool) -> Check {
         match place {

@@ -2,18 +2,35 @@
 //!
 //! [`system`] looks at limits, memory and the kernel, [`network`] at interfaces and RDMA devices,
 //! [`libraries`] for vendors' libraries, without loading one, and [`setup`] at configuration, launcher
-//! and plugins. A finding is `fail` only if iccl cannot work with it.
+//! and plugins; [`vendor`] writes a report on one maker's cards. A finding is `fail` only if iccl cannot work with it.
 
 mod libraries;
 mod network;
 mod setup;
 mod system;
+mod vendor;
 
+use clap::Args;
 use serde::Serialize;
 
 use crate::context::Context;
 use crate::failure::{Outcome, Result};
 use crate::print;
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  iccl doctor
+  iccl doctor --vendor nvidia              what to send back from a machine with such cards
+  iccl doctor --json | jq '.checks[] | select(.result != \"ok\")'
+
+Exit status: 1 if a check failed; warnings alone end with 0.";
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Instead, print a report on this maker's cards, to confirm what is not confirmed of them.
+    #[arg(long, value_name = "NAME")]
+    vendor: Option<String>,
+}
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -55,7 +72,10 @@ struct Answer {
     checks: Vec<Check>,
 }
 
-pub(crate) fn examine(context: &Context) -> Result {
+pub(crate) fn examine(context: &Context, arguments: &Arguments) -> Result {
+    if let Some(vendor) = &arguments.vendor {
+        return vendor::report(context, vendor);
+    }
     let config = context.config()?;
     let mut checks = system::checks();
     checks.extend(network::checks(&config));

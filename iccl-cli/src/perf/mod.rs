@@ -5,7 +5,7 @@
 //! numbers into bits, [`layout`] says which of them belong where, as an [`image`] of each buffer,
 //! [`pattern`] compares, [`arena`] guards. [`overlap`] computes
 //! meanwhile. None of it shares code with the kernels and schedules that it
-//! judges.
+//! judges. [`mod@matrix`] is all of that on every combination of a cluster's nodes.
 
 mod arena;
 mod benchmark;
@@ -13,6 +13,7 @@ mod choices;
 mod encode;
 mod image;
 mod layout;
+mod matrix;
 mod measure;
 mod oracle;
 mod overlap;
@@ -22,6 +23,7 @@ mod table;
 mod team;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -53,6 +55,7 @@ Examples:
   iccl perf all_reduce -n 4 --hosts 2      as if on two hosts
   iccl perf reduce_scatter -b 1M --overlap how much is hidden behind computation
   iccl perf all --cluster cluster.toml     on simulated cards, as a file describes them
+  iccl perf matrix --cluster cluster.toml  whether every combination of its nodes is right
   mpirun -n 4 iccl perf all_reduce         the ranks that a launcher started
   iccl perf all_reduce -n 2 --json | jq '.[] | {size_bytes, busbw: .in_place.busbw_gb_per_s}'
 
@@ -125,18 +128,27 @@ pub(crate) struct Arguments {
     placement: Placement,
     #[command(flatten)]
     cluster: ClusterArguments,
+    /// The part of the matrix that is this rank's.
+    #[arg(long, hide = true, requires = "matrix_report")]
+    matrix_part: Option<String>,
+    /// Where rank 0 writes what came out.
+    #[arg(long, hide = true)]
+    matrix_report: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Which {
     One(Operation),
     All,
+    /// All combinations of a cluster's nodes.
+    Matrix,
 }
 
 impl ValueEnum for Which {
     fn value_variants<'a>() -> &'a [Self] {
-        const VARIANTS: [Which; Operation::ALL.len() + 1] = {
-            let mut all = [Which::All; Operation::ALL.len() + 1];
+        const VARIANTS: [Which; Operation::ALL.len() + 2] = {
+            let mut all = [Which::All; Operation::ALL.len() + 2];
+            all[Operation::ALL.len() + 1] = Which::Matrix;
             let mut place = 0;
             while place < Operation::ALL.len() {
                 all[place] = Which::One(Operation::ALL[place]);
@@ -151,6 +163,10 @@ impl ValueEnum for Which {
         match self {
             Self::One(operation) => operation.to_possible_value(),
             Self::All => Some(clap::builder::PossibleValue::new("all").help("Every one of them")),
+            Self::Matrix => Some(
+                clap::builder::PossibleValue::new("matrix")
+                    .help("Whether every combination of the nodes of --cluster is right"),
+            ),
         }
     }
 }
@@ -167,9 +183,10 @@ struct Request {
 
 impl Arguments {
     fn request(&self) -> Result<Request> {
+        let is_matrix = self.collective == Which::Matrix;
         let is_all = self.collective == Which::All;
-        let smallest = self.min_bytes.unwrap_or(Size(8)).0;
-        let usual = if is_all { 1 << 20 } else { 64 << 20 };
+        let smallest = self.min_bytes.unwrap_or(Size(if is_matrix { 256 } else { 8 })).0;
+        let usual = if is_all || is_matrix { 1 << 20 } else { 64 << 20 };
         let largest = self.max_bytes.map_or(usual.max(smallest), |size| size.0);
         if largest < smallest {
             return Err(Failure::usage(format!(
@@ -179,7 +196,11 @@ impl Arguments {
         let step = match self.step_bytes {
             Some(Size(0)) => return Err(Failure::usage("sizes that grow by 0 bytes never end")),
             Some(Size(bytes)) => Step::Plus(bytes),
-            None => Step::Times(self.step_factor.unwrap_or(if is_all { 128 } else { 2 })),
+            None => Step::Times(self.step_factor.unwrap_or(match self.collective {
+                Which::All => 128,
+                Which::Matrix => 16,
+                Which::One(_) => 2,
+            })),
         };
         let every_dtype = DataType::ALL;
         let dtypes = if is_all { every_dtype } else { &[DataType::F32] };
@@ -187,7 +208,7 @@ impl Arguments {
         Ok(Request {
             operations: match self.collective {
                 Which::One(operation) => vec![operation],
-                Which::All => Operation::ALL.to_vec(),
+                Which::All | Which::Matrix => Operation::ALL.to_vec(),
             },
             dtypes: choose("type", &self.dtype, every_dtype, DataType::name, dtypes)?,
             ops: choose("op", &self.op, RedOp::ALL, RedOp::name, ops)?,
@@ -206,9 +227,28 @@ impl Arguments {
     }
 }
 
+impl Arguments {
+    /// The matrix chooses types, operations and placements itself.
+    fn check_matrix(&self) -> Result<()> {
+        let is_chosen = !self.dtype.is_empty() || !self.op.is_empty() || self.root != Root::Rank(0);
+        let is_tuned = self.iters.is_some() || self.warmup.is_some() || self.check != 1;
+        let is_placed = self.in_place_only || self.out_of_place_only;
+        if is_chosen || is_tuned || is_placed || self.overlap || self.blocking {
+            return Err(Failure::usage(
+                "perf matrix takes sizes (-b, -e, -f, -i) and a cluster only",
+            ));
+        }
+        Ok(())
+    }
+}
+
 pub(crate) fn perf(context: &Context, arguments: &Arguments) -> Result {
     let request = arguments.request()?;
     let config = context.config()?;
+    if arguments.collective == Which::Matrix && arguments.matrix_part.is_none() {
+        arguments.check_matrix()?;
+        return matrix::matrix(context, arguments);
+    }
     let asked = arguments.ranks.or(arguments.placement.ranks());
     let launched = launched(&config)?;
     let Some(size) = launched else {
@@ -232,6 +272,11 @@ pub(crate) fn perf(context: &Context, arguments: &Arguments) -> Result {
     }
     let runtime = Runtime::with_config(config)?;
     let communicator = runtime.world()?;
+    if let (Some(part), Some(report)) = (&arguments.matrix_part, &arguments.matrix_report) {
+        let outcome = matrix::run_part(&runtime, &communicator, part, &request.sizes, report);
+        communicator.finalize()?;
+        return outcome;
+    }
     let wide_sums = runtime.config().numerics.accumulate == Accumulate::F32;
     let outcome = Run { context, request, communicator: &communicator, wide_sums }.run();
     communicator.finalize()?;
@@ -256,6 +301,10 @@ fn check_root(request: &Request, root: u32, ranks: u32) -> Result<()> {
 fn start_ranks(ranks: u32, places: Vec<Place>) -> Result {
     let mut command: Vec<OsString> = vec!["/proc/self/exe".into()];
     command.extend(std::env::args_os().skip(1));
+    start_command(ranks, places, command)
+}
+
+fn start_command(ranks: u32, places: Vec<Place>, command: Vec<OsString>) -> Result {
     let environment = Vec::new();
     let show = Show::RankZero;
     let report = Job { ranks, places, command, environment, grace: GRACE, show }.run()?;

@@ -1,0 +1,342 @@
+//! What each plugin's devices and native library can do, and what iccl does where they cannot.
+
+use std::collections::BTreeMap;
+
+use iccl_plugin_api::tables::{
+    DeviceCapabilities, collectives_flag, host_to_stream, region_form, stream_to_host,
+};
+use iccl_plugin_api::{Collective, DataType, RedOp};
+use iccl_runtime::plugins::{CollectivesPlugin, DevicePlugin, PluginSet};
+use serde::Serialize;
+
+use crate::print;
+
+/// The capabilities of a device plugin. Its devices are alike; those of the first are shown.
+#[derive(Serialize)]
+pub(crate) struct Capabilities {
+    plugin: &'static str,
+    version: String,
+    vendor: &'static str,
+    devices: usize,
+    memory: Vec<&'static str>,
+    streams: Vec<&'static str>,
+    own_kernels: Vec<String>,
+    nic_regions: Vec<&'static str>,
+    native_library: Option<&'static str>,
+    native_habits: Vec<&'static str>,
+    combinations: Vec<Combination>,
+}
+
+/// Collectives, types and operations that are done alike.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Combination {
+    by: &'static str,
+    collectives: Vec<&'static str>,
+    dtypes: Vec<&'static str>,
+    /// Empty where the collectives do not reduce.
+    ops: Vec<&'static str>,
+}
+
+/// Who does a combination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum By {
+    /// The native library.
+    Native,
+    /// iccl's schedules; the processor's kernels reduce.
+    HostKernels,
+    /// iccl's schedules; nothing is computed.
+    Moves,
+}
+
+impl By {
+    fn text(self, is_host_memory: bool) -> &'static str {
+        match (self, is_host_memory) {
+            (Self::Native, _) => "native library",
+            (Self::HostKernels, true) => "iccl: its schedules; the host's kernels reduce",
+            (Self::HostKernels, false) => {
+                "iccl: its schedules over pinned host memory; the host's kernels reduce"
+            }
+            (Self::Moves, true) => "iccl: its schedules move the bytes",
+            (Self::Moves, false) => "iccl: its schedules move the bytes over pinned host memory",
+        }
+    }
+}
+
+/// Of every active device plugin.
+pub(crate) fn all(plugins: &PluginSet) -> Vec<Capabilities> {
+    let mut found: Vec<Capabilities> = Vec::new();
+    for device in plugins.devices() {
+        let name = device.plugin().name();
+        if found.iter().all(|known| known.plugin != name) {
+            found.push(of(plugins, device));
+        }
+    }
+    found
+}
+
+fn of(plugins: &PluginSet, device: &DevicePlugin) -> Capabilities {
+    let can = &device.facts().capabilities;
+    let plugin = device.plugin();
+    let native = plugins.collectives_of(plugin.name());
+    Capabilities {
+        plugin: plugin.name(),
+        version: plugin.version().to_string(),
+        vendor: plugin.vendor(),
+        devices: plugins.devices_of(plugin.name()).count(),
+        memory: vec![if can.host_accessible == 0 {
+            "the device's own; the host reaches it by copies"
+        } else {
+            "the host reads and writes it"
+        }],
+        streams: streams(can),
+        own_kernels: own_kernels(can),
+        nic_regions: regions(can),
+        native_library: native.map(CollectivesPlugin::library),
+        native_habits: native.map(|native| habits(native.flags())).unwrap_or_default(),
+        combinations: combinations(can.host_accessible != 0, |collective, dtype, op| {
+            native.is_some_and(|native| offers(native, collective, dtype, op))
+        }),
+    }
+}
+
+/// The texts of the bits that are set.
+fn named(bits: u64, names: &[(u64, &'static str)]) -> Vec<&'static str> {
+    names.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, name)| *name).collect()
+}
+
+fn streams(can: &DeviceCapabilities) -> Vec<&'static str> {
+    let mut texts = named(
+        u64::from(can.stream_to_host),
+        &[
+            (u64::from(stream_to_host::EVENT), "events"),
+            (u64::from(stream_to_host::HOST_FUNCTION), "host functions"),
+        ],
+    );
+    texts.extend(named(
+        u64::from(can.host_to_stream),
+        &[
+            (u64::from(host_to_stream::WAIT_VALUE), "wait for a value"),
+            (u64::from(host_to_stream::BLOCKING_HOST_FUNCTION), "host functions that may block"),
+        ],
+    ));
+    if can.host_to_stream == 0 {
+        texts.push("enqueueing an operation of iccl waits until it is done");
+    }
+    texts
+}
+
+pub(crate) fn regions(can: &DeviceCapabilities) -> Vec<&'static str> {
+    named(
+        u64::from(can.region_forms),
+        &[
+            (u64::from(region_form::ADDRESS), "address"),
+            (u64::from(region_form::DMA_BUF), "dma-buf"),
+            (u64::from(region_form::HOST_ALIAS), "host-alias"),
+        ],
+    )
+}
+
+/// What the device's own kernels reduce, if they do.
+fn own_kernels(can: &DeviceCapabilities) -> Vec<String> {
+    if can.has_reduce == 0 {
+        return Vec::new();
+    }
+    let ops = ops_in(can.reduce_ops).join(" ");
+    vec![format!("{ops} of {}", dtypes_in(can.reduce_dtypes).join(" "))]
+}
+
+fn habits(flags: u64) -> Vec<&'static str> {
+    named(
+        flags,
+        &[
+            (collectives_flag::ACCUMULATES_IN_F32, "accumulates in f32"),
+            (collectives_flag::DETERMINISTIC, "deterministic"),
+            (collectives_flag::GROUPS, "groups"),
+            (collectives_flag::ONE_SEND_PER_PEER_AND_GROUP, "one send per peer and group"),
+            (collectives_flag::IN_PLACE, "in place"),
+        ],
+    )
+}
+
+fn offers(
+    native: &CollectivesPlugin,
+    collective: Collective,
+    dtype: DataType,
+    op: Option<RedOp>,
+) -> bool {
+    native.support().iter().any(|entry| {
+        entry.collective == collective.code()
+            && entry.dtypes & dtype.mask() != 0
+            && op.is_none_or(|op| entry.ops & op.mask() != 0)
+    })
+}
+
+fn dtypes_in(mask: u32) -> Vec<&'static str> {
+    let all = DataType::ALL.iter().filter(|one| mask & one.mask() != 0);
+    all.map(|one| one.name()).collect()
+}
+
+fn ops_in(mask: u32) -> Vec<&'static str> {
+    RedOp::ALL.iter().filter(|one| mask & one.mask() != 0).map(|one| one.name()).collect()
+}
+
+/// Every combination that there is, grouped by who does it: operations of a collective with the same
+/// types in one row, then collectives with the same rows in one.
+fn combinations(
+    is_host_memory: bool,
+    is_native: impl Fn(Collective, DataType, Option<RedOp>) -> bool,
+) -> Vec<Combination> {
+    // Who, types, operations; then the collectives of which that is so.
+    let mut rows: BTreeMap<(By, u32, u32), Vec<&'static str>> = BTreeMap::new();
+    for collective in Collective::ALL {
+        let mut ops: BTreeMap<(By, u32), u32> = BTreeMap::new();
+        let choices: Vec<Option<RedOp>> = if collective.reduces() {
+            RedOp::ALL.iter().copied().map(Some).collect()
+        } else {
+            vec![None]
+        };
+        for op in choices {
+            let mut dtypes: BTreeMap<By, u32> = BTreeMap::new();
+            for dtype in DataType::ALL {
+                if op.is_some_and(RedOp::is_bitwise) && !dtype.is_integer() {
+                    continue;
+                }
+                let by = match op {
+                    _ if is_native(*collective, *dtype, op) => By::Native,
+                    Some(_) => By::HostKernels,
+                    None => By::Moves,
+                };
+                *dtypes.entry(by).or_default() |= dtype.mask();
+            }
+            for (by, dtypes) in dtypes {
+                *ops.entry((by, dtypes)).or_default() |= op.map_or(0, RedOp::mask);
+            }
+        }
+        for ((by, dtypes), ops) in ops {
+            rows.entry((by, dtypes, ops)).or_default().push(collective.name());
+        }
+    }
+    rows.into_iter()
+        .map(|((by, dtypes, ops), collectives)| Combination {
+            by: by.text(is_host_memory),
+            collectives,
+            dtypes: dtypes_in(dtypes),
+            ops: ops_in(ops),
+        })
+        .collect()
+}
+
+impl Capabilities {
+    pub(crate) fn plugin(&self) -> &'static str {
+        self.plugin
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let list = |texts: &[&str]| {
+            if texts.is_empty() { "none".to_owned() } else { texts.join(", ") }
+        };
+        let devices = if self.devices == 1 { "device" } else { "devices" };
+        let kernels = match self.own_kernels.as_slice() {
+            [] => "none; the host reduces".to_owned(),
+            kernels => kernels.join(", "),
+        };
+        let native = match self.native_library {
+            None => "none".to_owned(),
+            Some(library) if self.native_habits.is_empty() => library.to_owned(),
+            Some(library) => format!("{library} ({})", self.native_habits.join(", ")),
+        };
+        let facts = vec![
+            vec!["memory".to_owned(), list(&self.memory)],
+            vec!["streams".to_owned(), list(&self.streams)],
+            vec!["own kernels".to_owned(), kernels],
+            vec!["nic regions".to_owned(), list(&self.nic_regions)],
+            vec!["native library".to_owned(), native],
+        ];
+        let rows = self.combinations.iter().map(|row| {
+            let ops = if row.ops.is_empty() { "-".to_owned() } else { row.ops.join(" ") };
+            vec![
+                wrapped(&row.collectives.join(" ")),
+                wrapped(&row.dtypes.join(" ")),
+                ops,
+                row.by.to_owned(),
+            ]
+        });
+        let heads = ["collectives", "types", "operations", "done by"];
+        format!(
+            "{} {} ({}), {} {devices}\n{}\n{}",
+            self.plugin,
+            self.version,
+            self.vendor,
+            self.devices,
+            iccl_runtime::plan::text_table(&facts),
+            print::table(&heads, rows.collect())
+        )
+    }
+}
+
+/// A list of words in lines that leave room for the other columns.
+fn wrapped(words: &str) -> String {
+    const WIDTH: usize = 32;
+    let mut lines = vec![String::new()];
+    for word in words.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if line.len() + 1 + word.len() <= WIDTH => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_combination_is_done_by_somebody_and_once() {
+        let is_native = |collective: Collective, dtype: DataType, op: Option<RedOp>| {
+            collective == Collective::AllReduce && dtype == DataType::F32 && op == Some(RedOp::Sum)
+        };
+        let rows = combinations(false, is_native);
+        let native: Vec<&Combination> =
+            rows.iter().filter(|row| row.by == "native library").collect();
+        assert_eq!(native.len(), 1);
+        assert_eq!(
+            (&native[0].collectives, &native[0].dtypes, &native[0].ops),
+            (&vec!["all_reduce"], &vec!["f32"], &vec!["sum"])
+        );
+        let done = |collective: &str, dtype: &str, op: Option<&str>| {
+            rows.iter()
+                .filter(|row| {
+                    row.collectives.contains(&collective)
+                        && row.dtypes.contains(&dtype)
+                        && op.map_or(row.ops.is_empty(), |op| row.ops.contains(&op))
+                })
+                .map(|row| row.by)
+                .collect::<Vec<_>>()
+        };
+        for collective in Collective::ALL {
+            for dtype in DataType::ALL {
+                let by =
+                    |op: Option<RedOp>| done(collective.name(), dtype.name(), op.map(RedOp::name));
+                if !collective.reduces() {
+                    assert_eq!(by(None), [By::Moves.text(false)]);
+                    continue;
+                }
+                for op in RedOp::ALL {
+                    let exists = !op.is_bitwise() || dtype.is_integer();
+                    let expected = if is_native(*collective, *dtype, Some(*op)) {
+                        By::Native
+                    } else {
+                        By::HostKernels
+                    };
+                    let expected = if exists { vec![expected.text(false)] } else { Vec::new() };
+                    assert_eq!(by(Some(*op)), expected, "{collective} {dtype} {op}");
+                }
+            }
+        }
+    }
+}
