@@ -171,6 +171,8 @@ fn the_page_lists_every_key() {
         &["plugins", "--json"][..],
         &["devices", "--json"],
         &["doctor", "--json"],
+        &["doctor", "--vendor", "nvidia", "--json"],
+        &["devices", "--capabilities", "--json"],
         &["config", "--json", "--set", "engine.spin=1ms"],
         &[
             "perf", "all", "-n", "2", "-b", "8", "-e", "8", "--op", "sum,bor", "--dtype", "f32",

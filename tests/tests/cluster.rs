@@ -280,3 +280,96 @@ fn networks_without_rights_or_nics_are_refused() {
     assert_eq!(ran.code(), Some(2), "{}", ran.all());
     assert!(ran.err.contains("--netns needs unshare, ip, tc"), "{}", ran.err);
 }
+
+/// What `iccl` says of NVIDIA's simulated cards.
+fn on_cards(arguments: &[&str]) -> Ran {
+    let sdk = sdks(&["nvidia"]).join("nvidia");
+    let setting = format!("nvidia.library_dir={}", text(&sdk));
+    run_to_end(iccl(arguments).env("ICCL_PLUGIN_SETTINGS", setting))
+}
+
+#[test]
+fn capabilities_are_shown_with_what_fills_the_gaps() {
+    let ran = on_cards(&["devices", "--capabilities", "--json"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.all());
+    let answer = ran.json();
+    let all = answer["capabilities"].as_array().expect("plugins");
+    let of = |plugin: &str| all.iter().find(|one| one["plugin"] == plugin).expect("a plugin");
+    let nvidia = of("nvidia");
+    assert!(nvidia["native_library"].as_str().expect("NCCL").starts_with("NCCL 2."), "{nvidia}");
+    assert_eq!(nvidia["devices"], 4);
+    let done_by = |collective: &str, dtype: &str, op: Option<&str>| {
+        let rows = nvidia["combinations"].as_array().expect("rows");
+        let has = |row: &serde_json::Value, key: &str, word: &str| {
+            row[key].as_array().expect("a list").iter().any(|one| one == word)
+        };
+        let found = rows.iter().filter(|row| {
+            has(row, "collectives", collective)
+                && has(row, "dtypes", dtype)
+                && op.is_none_or(|op| has(row, "ops", op))
+        });
+        let by: Vec<&str> = found.map(|row| row["by"].as_str().expect("a text")).collect();
+        assert_eq!(by.len(), 1, "{collective} {dtype} {op:?}: {by:?}");
+        by[0].to_owned()
+    };
+    assert_eq!(done_by("all_reduce", "f32", Some("sum")), "native library");
+    assert_eq!(done_by("all_gather", "i16", None), "native library");
+    assert!(done_by("all_reduce", "f32", Some("max")).contains("the host's kernels reduce"));
+    assert!(done_by("barrier", "f32", None).contains("iccl"));
+    assert_eq!(of("host")["nic_regions"], serde_json::json!(["address"]));
+    let ran = on_cards(&["devices", "--capabilities"]);
+    assert!(ran.out.contains("\nnvidia ") && ran.out.contains("done by"), "{}", ran.out);
+    // As in the documentation: what it lists as native is native here.
+    let document = std::fs::read_to_string(iccl_tests::workspace().join("docs/vendors.md"));
+    let document = document.expect("docs/vendors.md");
+    let (_, table) = document.split_once("<!-- nvidia capabilities").expect("a table");
+    let (table, _) = table.split_once("<!-- end -->").expect("its end");
+    for row in table.lines().filter(|line| line.starts_with("| ")).skip(1) {
+        let columns: Vec<Vec<&str>> = row
+            .trim_matches('|')
+            .split('|')
+            .map(|cell| cell.split(',').map(str::trim).filter(|word| !word.is_empty()).collect())
+            .collect();
+        for (collective, dtype) in
+            columns[0].iter().flat_map(|one| columns[1].iter().map(move |d| (one, d)))
+        {
+            let ops: Vec<Option<&str>> = match columns[2].as_slice() {
+                [] => vec![None],
+                ops => ops.iter().copied().map(Some).collect(),
+            };
+            for op in ops {
+                assert_eq!(done_by(collective, dtype, op), "native library");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_doctor_writes_a_report_on_a_makers_cards() {
+    let ran = on_cards(&["doctor", "--vendor", "nvidia"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.all());
+    for part in [
+        "# nvidia: send all of this back",
+        "plugin.nvidia.library_dir",
+        "NVIDIA Simulated",
+        "done by",
+    ] {
+        assert!(ran.out.contains(part), "{part} in\n{}", ran.out);
+    }
+    assert!(
+        ran.out.lines().filter(|line| line.contains("not confirmed")).count() >= 1,
+        "{}",
+        ran.out
+    );
+    let without = run_to_end(&mut iccl(&["doctor", "--vendor", "nvidia", "--json"]));
+    assert_eq!(without.code(), Some(0), "{}", without.all());
+    let answer = without.json();
+    assert_eq!(
+        (&answer["vendor"], &answer["capabilities"]),
+        (&"nvidia".into(), &serde_json::Value::Null)
+    );
+    assert_ne!(answer["plugin"]["state"], "active", "{answer}");
+    let ran = run_to_end(&mut iccl(&["doctor", "--vendor", "nvida"]));
+    assert_eq!(ran.code(), Some(2), "{}", ran.all());
+    assert!(ran.err.contains("did you mean nvidia?"), "{}", ran.err);
+}

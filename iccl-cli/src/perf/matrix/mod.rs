@@ -119,14 +119,19 @@ impl Jobs<'_> {
         let _ = std::fs::remove_file(&self.file.0);
         let ended = start_command(cluster.ranks(), stage.places(0), command);
         match ended {
-            Ok(Outcome::Right | Outcome::CheckFailed) => {}
+            Ok(Outcome::Right) => Ok(self.file.read()),
+            Ok(Outcome::CheckFailed) => Ok(self.file.read().and_then(|lines| {
+                if lines.iter().all(|line| line.wrong == 0) {
+                    return Err("a rank failed when all results were there".to_owned());
+                }
+                Ok(lines)
+            })),
             // Asked to end, or the command line is wrong.
             Ok(Outcome::Status(status)) => {
-                return Err(Failure::new(format!("{part}: ended early")).with_status(status));
+                Err(Failure::new(format!("{part}: ended early")).with_status(status))
             }
-            Err(failure) => return Ok(Err(failure.message().to_owned())),
+            Err(failure) => Ok(Err(failure.message().to_owned())),
         }
-        Ok(self.file.read())
     }
 }
 

@@ -1,0 +1,88 @@
+//! The published experiment and its fifteen further checks, on simulated cards of every maker that there
+//! is: `iccl perf matrix`.
+
+use std::fmt::Write as _;
+
+use iccl_tests::cluster::{iccl, makers, sdks};
+use iccl_tests::command::run_to_end;
+
+/// A cluster with two cards of each maker; where there are few makers, a node without cards.
+fn cluster() -> String {
+    let mut vendors = makers();
+    if vendors.len() < 3 {
+        vendors.push("host");
+    }
+    let mut text = String::new();
+    for vendor in vendors {
+        let _ = write!(text, "[[node]]\nname = \"{vendor}\"\nvendor = \"{vendor}\"\ncards = 2\n\n");
+    }
+    text
+}
+
+#[test]
+fn every_combination_of_makers_computes_what_it_should() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("cluster.toml");
+    std::fs::write(&file, cluster()).expect("written");
+    let (file, sdks) = (file.to_str().expect("text"), sdks(&makers()));
+    let sdks = sdks.to_str().expect("text");
+    let sizes = ["-b", "256", "-e", "128K", "-f", "8"];
+    let mut arguments = vec!["perf", "matrix", "--cluster", file, "--sim-sdk", sdks, "--json"];
+    arguments.extend(sizes);
+    let ran = run_to_end(&mut iccl(&arguments));
+    assert_eq!(ran.code(), Some(0), "{}", ran.all());
+    let answer = ran.json();
+    let results = answer["results"].as_array().expect("results");
+    assert!(results.len() >= 40, "{}", results.len());
+    assert!(results.iter().all(|row| row["wrong"] == 0), "{}", ran.all());
+    let of = |nodes: usize| {
+        let rows =
+            results.iter().filter(|row| row["nodes"].as_array().map(Vec::len) == Some(nodes));
+        rows.count()
+    };
+    // Three collectives of four sizes on at least three pairs and one triple.
+    assert!(of(2) >= 36 && of(3) >= 12, "{} and {}", of(2), of(3));
+    for collective in ["all_reduce f32 sum", "all_gather f32", "sendrecv f32"] {
+        assert!(results.iter().any(|row| row["collective"] == collective), "{collective}");
+    }
+    let checks = answer["checks"].as_array().expect("checks");
+    assert_eq!(checks.len(), 15);
+    for check in checks {
+        assert!(check["wrong"] == 0 && check["operations"].as_u64() > Some(0), "{check}");
+    }
+}
+
+#[test]
+fn a_matrix_needs_a_cluster_and_chooses_what_it_measures() {
+    let ran = run_to_end(&mut iccl(&["perf", "matrix"]));
+    assert_eq!(ran.code(), Some(2), "{}", ran.all());
+    assert!(ran.err.contains("needs a cluster"), "{}", ran.err);
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("cluster.toml");
+    let one = "[[node]]\nname = \"a\"\nvendor = \"host\"\n";
+    std::fs::write(&file, one).expect("written");
+    let file = file.to_str().expect("text");
+    let ran = run_to_end(&mut iccl(&["perf", "matrix", "--cluster", file]));
+    assert_eq!(ran.code(), Some(2), "{}", ran.all());
+    assert!(ran.err.contains("takes 2 to 5 nodes"), "{}", ran.err);
+    let ran = run_to_end(&mut iccl(&["perf", "matrix", "--cluster", file, "--dtype", "f16"]));
+    assert_eq!(ran.code(), Some(2), "{}", ran.all());
+}
+
+#[test]
+fn a_part_that_fails_is_told_and_the_others_go_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("cluster.toml");
+    let node = |name: &str| format!("[[node]]\nname = \"{name}\"\nvendor = \"nvidia\"\n");
+    std::fs::write(&file, node("a") + &node("b")).expect("written");
+    let (file, sdks) = (file.to_str().expect("text"), sdks(&["nvidia"]));
+    let sdks = sdks.to_str().expect("text");
+    let arguments = ["perf", "matrix", "--cluster", file, "--sim-sdk", sdks, "-e", "256"];
+    // No rank gets memory of its card.
+    let mut command = iccl(&arguments);
+    command.env("ICCL_SIM_NVIDIA_FAULTS", "cudaMalloc@*=2");
+    let ran = run_to_end(&mut command);
+    assert_eq!(ran.code(), Some(1), "{}", ran.all());
+    assert_eq!(ran.out.matches("FAILED: ").count(), 16, "{}", ran.all());
+    assert!(ran.out.contains("results: 0 of 1 right; checks: 0 of 15 right"), "{}", ran.out);
+}
