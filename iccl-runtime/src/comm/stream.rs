@@ -96,6 +96,9 @@ impl Word {
             last += 1;
         }
         ended.all_up_to = last;
+        if !self.device.inner.waits_for_host() {
+            return;
+        }
         // SAFETY: allocated in `new`, freed when the last holder is gone.
         if let Err(error) = unsafe { self.device.inner.open.write_value(self.pointer, last) } {
             tracing::error!(%error, device = %self.device, "a stream could not be let go on");

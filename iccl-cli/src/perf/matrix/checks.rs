@@ -2,7 +2,7 @@
 
 use iccl_plugin_api::{DataType, RedOp};
 use iccl_runtime::bootstrap::UniqueId;
-use iccl_runtime::comm::{Communicator, Counts, Element, Handle};
+use iccl_runtime::comm::{Buffer, Communicator, Counts, Element, Handle};
 
 use super::super::benchmark::{Case, Operation};
 use super::part::{Found, Ranks, f32_sum};
@@ -136,13 +136,9 @@ fn sum_of_ranks(communicator: &Communicator) -> i32 {
 
 /// A verified sum on a communicator.
 fn sums(communicator: &Communicator, count: usize, found: &mut Found) -> Result<()> {
-    let own = communicator.rank() as i32 + 1;
-    let device = communicator.device();
-    let send = device.buffer_from(&vec![own; count])?;
-    let receive = device.allocate::<i32>(count)?;
-    let (dtype, stream) = (DataType::I32, communicator.stream());
-    communicator.all_reduce(&send, &receive, count as u64, dtype, RedOp::Sum, stream)?.wait()?;
-    found.compare(&receive, &vec![sum_of_ranks(communicator); count])
+    let sum = Prepared::new(communicator, count, 1)?;
+    sum.enqueue(communicator)?.wait()?;
+    found.compare(&sum.receive, &sum.expected)
 }
 
 /// Communicators of the same ranks, made and ended one after the other.
@@ -167,32 +163,53 @@ fn repeated_init(ranks: &mut Ranks) -> Result<()> {
     Ok(())
 }
 
+/// A sum of which the memory is there before anything is under way: makers' libraries may wait for
+/// their cards when memory is allocated.
+struct Prepared {
+    send: Buffer,
+    receive: Buffer,
+    expected: Vec<i32>,
+}
+
+impl Prepared {
+    fn new(communicator: &Communicator, count: usize, factor: i32) -> Result<Self> {
+        let device = communicator.device();
+        let own = (communicator.rank() as i32 + 1) * factor;
+        Ok(Self {
+            send: device.buffer_from(&vec![own; count])?,
+            receive: device.allocate::<i32>(count)?,
+            expected: vec![sum_of_ranks(communicator) * factor; count],
+        })
+    }
+
+    fn enqueue(&self, communicator: &Communicator) -> Result<Handle> {
+        let (count, stream) = (self.expected.len() as u64, communicator.stream());
+        let (dtype, op) = (DataType::I32, RedOp::Sum);
+        Ok(communicator.all_reduce(&self.send, &self.receive, count, dtype, op, stream)?)
+    }
+
+    fn verify(&self, ranks: &mut Ranks) -> Result<()> {
+        let mut found = Found::default();
+        found.compare(&self.receive, &self.expected)?;
+        ranks.all_agree("all_reduce", &found)
+    }
+}
+
 /// Operations of two communicators under way at once.
 fn two_communicators(ranks: &mut Ranks) -> Result<()> {
-    const COUNT: usize = 5000;
     let first = ranks.communicator;
     let second = first.duplicate()?;
-    let mut pending = Vec::new();
-    for round in 0..4_i32 {
-        for communicator in [first, &second] {
-            let factor = 1 + round * 2 + i32::from(!std::ptr::eq(communicator, first));
-            let own = vec![(communicator.rank() as i32 + 1) * factor; COUNT];
-            let device = communicator.device();
-            let send = device.buffer_from(&own)?;
-            let receive = device.allocate::<i32>(own.len())?;
-            let (dtype, stream) = (DataType::I32, communicator.stream());
-            let count = COUNT as u64;
-            let handle =
-                communicator.all_reduce(&send, &receive, count, dtype, RedOp::Sum, stream)?;
-            pending.push((handle, receive, sum_of_ranks(communicator) * factor));
-        }
-    }
-    for (handle, receive, expected) in pending {
-        let mut found = Found::default();
-        handle.wait()?;
-        found.compare(&receive, &vec![expected; COUNT])?;
-        ranks.all_agree("all_reduce", &found)?;
-    }
+    let each = (1..=8).map(|factor| {
+        let communicator = if factor % 2 == 0 { &second } else { first };
+        Ok((communicator, Prepared::new(communicator, 5000, factor)?))
+    });
+    let sums = each.collect::<Result<Vec<_>>>()?;
+    let handles = sums
+        .iter()
+        .map(|(communicator, sum)| sum.enqueue(communicator))
+        .collect::<Result<Vec<_>>>()?;
+    handles.iter().try_for_each(Handle::wait)?;
+    sums.iter().try_for_each(|(_, sum)| sum.verify(ranks))?;
     second.finalize()?;
     Ok(())
 }
@@ -249,24 +266,11 @@ fn empty_blocks(ranks: &mut Ranks) -> Result<()> {
 fn back_to_back(ranks: &mut Ranks) -> Result<()> {
     const COUNTS: [usize; 8] = [1, 50_000, 3, 4096, 100_003, 17, 1, 20_000];
     let whole = ranks.communicator;
-    let mut pending = Vec::new();
-    for (number, count) in COUNTS.into_iter().enumerate() {
-        let factor = number as i32 + 1;
-        let own = (whole.rank() as i32 + 1) * factor;
-        let send = whole.device().buffer_from(&vec![own; count])?;
-        let receive = whole.device().allocate::<i32>(count)?;
-        let (dtype, stream) = (DataType::I32, whole.stream());
-        let handle: Handle =
-            whole.all_reduce(&send, &receive, count as u64, dtype, RedOp::Sum, stream)?;
-        pending.push((handle, receive, vec![sum_of_ranks(whole) * factor; count]));
-    }
-    for (handle, receive, expected) in pending {
-        handle.wait()?;
-        let mut found = Found::default();
-        found.compare(&receive, &expected)?;
-        ranks.all_agree("all_reduce", &found)?;
-    }
-    Ok(())
+    let each = (1..).zip(COUNTS).map(|(factor, count)| Prepared::new(whole, count, factor));
+    let sums = each.collect::<Result<Vec<_>>>()?;
+    let handles = sums.iter().map(|sum| sum.enqueue(whole)).collect::<Result<Vec<_>>>()?;
+    handles.iter().try_for_each(Handle::wait)?;
+    sums.iter().try_for_each(|sum| sum.verify(ranks))
 }
 
 /// 2, 4 and 6 on three ranks.
