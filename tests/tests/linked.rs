@@ -372,18 +372,19 @@ impl NativeCommunicator for LiarCommunicator {
             }
         }
         let divisor = match (call.op, float) {
-            (Some(RedOp::Avg), false) => self.ranks as i32,
+            (Some(RedOp::Avg), false) => i64::from(self.ranks),
             // What is wrong with this library.
             _ => 1,
         };
         for index in 0..count {
-            let sum: i32 = contributions[&number].iter().map(|each| each[index]).sum();
+            let each = contributions[&number].iter().map(|each| i64::from(each[index]));
+            let sum: i64 = each.sum();
             // SAFETY: as above, and nobody else touches what is received.
             unsafe {
                 if float {
                     call.receive.cast::<f32>().add(index).write((sum / divisor) as f32);
                 } else {
-                    call.receive.cast::<i32>().add(index).write(sum / divisor);
+                    call.receive.cast::<i32>().add(index).write((sum / divisor) as i32);
                 }
             }
         }

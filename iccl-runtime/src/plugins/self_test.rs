@@ -10,7 +10,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use iccl_kernels::{Finish, Unsupported, reference};
-use iccl_plugin_api::host::{CallError, OpenCommunicator, OpenDevice, PluginView};
+use iccl_plugin_api::host::{CallError, CollectivesView, OpenCommunicator, OpenDevice, PluginView};
 use iccl_plugin_api::sdk::NativeCall;
 use iccl_plugin_api::tables::CollectiveSupport;
 use iccl_plugin_api::{Collective, DataType, MemoryKind, RedOp};
@@ -63,7 +63,12 @@ pub(super) fn strike(
 
 /// The combinations of a list that reduce, each once.
 fn cases(support: &[CollectiveSupport]) -> Vec<Case> {
-    let tested = [Collective::AllReduce, Collective::Reduce, Collective::ReduceScatter];
+    let tested = [
+        Collective::AllReduce,
+        Collective::Reduce,
+        Collective::ReduceScatter,
+        Collective::ReduceScatterV,
+    ];
     let mut cases = Vec::new();
     for entry in support {
         for &collective in tested.iter().filter(|each| each.code() == entry.collective) {
@@ -110,17 +115,22 @@ fn try_all(
     ranks: u32,
     cases: &[Case],
 ) -> Result<Vec<Result<(), String>>, String> {
-    let (Some(collectives), Some(_)) = (view.collectives(), view.device()) else {
+    let (Some(collectives), Some(backend)) = (view.collectives(), view.device()) else {
         return Err("the plugin has no native collectives".to_owned());
     };
+    // All before the first joins: a library may have to know which ranks a process has.
+    let devices = (0..ranks).map(|rank| backend.open(rank).map(Arc::new));
+    let devices: Vec<Arc<OpenDevice>> =
+        devices.collect::<Result<_, _>>().map_err(|error| error.to_string())?;
     let id: Arc<[u8]> = collectives.unique_id().map_err(|error| error.to_string())?.into();
     let (sender, receiver) = channel();
-    for rank in 0..ranks {
+    for (rank, device) in devices.into_iter().enumerate() {
         let (sender, id, cases) = (sender.clone(), Arc::clone(&id), cases.to_vec());
+        let rank = rank as u32;
         std::thread::Builder::new()
             .name(format!("iccl-self-test-{rank}"))
             .spawn(move || {
-                let outcome = run_rank(view, &id, ranks, rank, &cases);
+                let outcome = run_rank(collectives, &device, &id, (ranks, rank), &cases);
                 // Nobody listens any more after the deadline.
                 let _ = sender.send(outcome.map_err(|error| error.to_string()));
             })
@@ -144,18 +154,14 @@ fn try_all(
 
 /// One rank's part of all cases.
 fn run_rank(
-    view: PluginView,
+    collectives: CollectivesView,
+    device: &Arc<OpenDevice>,
     id: &[u8],
-    ranks: u32,
-    rank: u32,
+    (ranks, rank): (u32, u32),
     cases: &[Case],
 ) -> Result<Vec<Result<(), String>>, CallError> {
-    let (Some(collectives), Some(backend)) = (view.collectives(), view.device()) else {
-        return Ok(Vec::new());
-    };
-    let device = Arc::new(backend.open(rank)?);
-    let communicator = collectives.join(&device, id, ranks, rank)?;
-    let stage = Stage { device: &device, communicator: &communicator, ranks, rank };
+    let communicator = collectives.join(device, id, ranks, rank)?;
+    let stage = Stage { device, communicator: &communicator, ranks, rank };
     let send = device.allocate(BUFFER_BYTES as u64, MemoryKind::Device)?;
     let receive = device.allocate(BUFFER_BYTES as u64, MemoryKind::Device)?;
     let stream = device.stream_create()?;
@@ -194,10 +200,12 @@ impl Stage<'_> {
         // On all ranks alike, before anything is called: bits of floats, or a pre-multiplied sum, whose
         // scalar a native call has no place for.
         let expected = expected(case, &inputs, total).map_err(|error| error.to_string())?;
-        let scatters = case.collective == Collective::ReduceScatter;
+        let is_v = case.collective == Collective::ReduceScatterV;
+        let scatters = is_v || case.collective == Collective::ReduceScatter;
         let count = if scatters { ELEMENTS } else { total };
         let poison = [0xA5_u8; BUFFER_BYTES];
         let mut result = vec![0_u8; count * size];
+        let blocks = vec![ELEMENTS as u64; self.ranks as usize];
         let call = NativeCall {
             collective: case.collective,
             dtype: case.dtype,
@@ -206,7 +214,7 @@ impl Stage<'_> {
             count: count as u64,
             send,
             receive,
-            send_counts: &[],
+            send_counts: if is_v { &blocks } else { &[] },
             send_displacements: &[],
             receive_counts: &[],
             receive_displacements: &[],
@@ -242,11 +250,24 @@ impl Stage<'_> {
 }
 
 /// The contribution of a rank: small whole numbers, of which every result is exact in every type (but
-/// for 15, a product that E5M2 has to round).
+/// for 15, a product that E5M2 has to round). Among integers, ends of their ranges: sums and products
+/// wrap, and signs count.
 fn input(dtype: DataType, rank: u32, elements: usize) -> Vec<u8> {
-    (0..elements)
-        .flat_map(|index| whole_number(dtype, (index % 4) as u8 + 1 + 2 * rank as u8))
-        .collect()
+    let element = |index: usize| match index % ELEMENTS {
+        5 if dtype.is_integer() => end_of_range(dtype, 0xff, 0x7f),
+        6 if dtype.is_integer() && rank == 0 => end_of_range(dtype, 0, 0x80),
+        _ => whole_number(dtype, (index % 4) as u8 + 1 + 2 * rank as u8),
+    };
+    (0..elements).flat_map(element).collect()
+}
+
+/// An integer by its upper byte and all others.
+fn end_of_range(dtype: DataType, others: u8, upper: u8) -> Vec<u8> {
+    let mut bytes = vec![others; dtype.size_bytes()];
+    if let Some(last) = bytes.last_mut() {
+        *last = upper;
+    }
+    bytes
 }
 
 /// A small whole number as an element.
@@ -310,6 +331,20 @@ mod tests {
             assert!(result(RedOp::PreMulSum).is_err());
             assert_eq!(result(RedOp::BitXor).is_ok(), dtype.is_integer(), "{dtype}");
         }
+    }
+
+    #[test]
+    fn integers_wrap_and_signs_count() {
+        let result = |dtype, op| {
+            let inputs = [input(dtype, 0, 8), input(dtype, 1, 8)];
+            expected(Case { collective: Collective::Reduce, dtype, op }, &inputs, 8).unwrap()
+        };
+        assert_eq!(result(DataType::I8, RedOp::Sum)[5], 0xfe, "127 and 127");
+        assert_eq!(result(DataType::U8, RedOp::Prod)[5], 1, "127 by 127");
+        assert_eq!(result(DataType::I8, RedOp::Max)[6], 5, "-128 and 5");
+        assert_eq!(result(DataType::U8, RedOp::Max)[6], 0x80, "128 and 5");
+        assert_eq!(result(DataType::I16, RedOp::Min)[12..14], [0, 0x80]);
+        assert_eq!(result(DataType::F32, RedOp::Sum)[20..24], 6_f32.to_le_bytes());
     }
 
     #[test]

@@ -6,6 +6,7 @@
 mod card;
 mod machine;
 mod process;
+pub mod program;
 mod ranks;
 
 use std::path::{Path, PathBuf};

@@ -50,10 +50,15 @@ impl Rank {
     pub fn join(machine: &Machine, view: CollectivesView, id: &[u8], rank: usize) -> Self {
         let card = machine.card(rank);
         let communicator = view.join(&card, id, RANKS as u32, rank as u32).expect("joined");
+        Self::of(card, communicator, rank)
+    }
+
+    /// Of a card that has joined.
+    pub fn of(card: Arc<OpenDevice>, communicator: OpenCommunicator, number: usize) -> Self {
         let stream = card.stream_create().expect("a stream");
         let allocate = || card.allocate(BUFFER_BYTES as u64, MemoryKind::Device).expect("memory");
         let (send, receive) = (allocate(), allocate());
-        Self { number: rank, card, communicator, stream, send, receive }
+        Self { number, card, communicator, stream, send, receive }
     }
 
     /// Puts bytes onto the card, and poison behind them.

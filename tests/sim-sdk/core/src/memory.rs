@@ -5,7 +5,7 @@
 //! the machine's own view of it, by which streams copy. Other processes open the same file.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::mm::{MapFlags, ProtFlags};
@@ -121,6 +121,28 @@ impl MemoryHandle {
             u64::from_le_bytes(word)
         };
         Self { file: FileAddress::from_bytes(file), bytes: word(16), host: word(24) }
+    }
+}
+
+impl MemoryHandle {
+    /// As 8 bytes, for makers whose handles have no more: where a file with the whole handle is found. The
+    /// file stays open as long as this process.
+    pub fn to_word(self) -> Result<u64, Refusal> {
+        let file = anonymous_file("sim-handle", 0).map_err(|_| Refusal::System)?;
+        let written = rustix::io::pwrite(&file, &self.to_bytes(), 0);
+        if written != Ok(Self::BYTES) {
+            return Err(Refusal::System);
+        }
+        let word = u64::from(std::process::id()) << 32 | u64::from(file.as_raw_fd() as u32);
+        std::mem::forget(file);
+        Ok(word)
+    }
+
+    /// From what [`MemoryHandle::to_word`] gave, in any process.
+    pub fn from_word(word: u64) -> Result<Self, Refusal> {
+        let path = format!("/proc/{}/fd/{}", word >> 32, word as u32);
+        let bytes = std::fs::read(path).map_err(|_| Refusal::InvalidHandle)?;
+        Ok(Self::from_bytes(bytes.try_into().map_err(|_| Refusal::InvalidHandle)?))
     }
 }
 
@@ -405,6 +427,16 @@ mod tests {
         assert_eq!(memory.lock().free.len(), 1);
         assert_eq!(memory.allocate(0, 20 << 20), Ok(one));
         assert_eq!(memory.free(two), Err(Refusal::InvalidValue));
+    }
+
+    #[test]
+    fn a_handle_fits_into_a_word() {
+        let memory = Memory::new(1 << 20, 7);
+        let start = memory.allocate(0, 100).expect("memory");
+        let handle = memory.export(start).expect("a handle");
+        let word = handle.to_word().expect("a word");
+        assert_eq!(MemoryHandle::from_word(word), Ok(handle));
+        assert_eq!(MemoryHandle::from_word(word ^ 1 << 30), Err(Refusal::InvalidHandle));
     }
 
     #[test]

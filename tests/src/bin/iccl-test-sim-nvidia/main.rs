@@ -6,8 +6,9 @@ mod numbers;
 mod runtime;
 mod symbols;
 
-use std::io::{BufRead as _, Write as _};
 use std::path::PathBuf;
+
+pub(crate) use iccl_tests::maker::program::{from_hex, hear, say, to_hex};
 
 use symbols::{Driver, Runtime};
 
@@ -49,34 +50,4 @@ fn main() {
         _ => panic!("no scenario: {scenario} {rest:?}"),
     }
     say("done");
-}
-
-/// Prints a line at once.
-pub(crate) fn say(line: &str) {
-    let mut output = std::io::stdout().lock();
-    let _ = writeln!(output, "{line}");
-    let _ = output.flush();
-}
-
-/// The next line that the test sends.
-pub(crate) fn hear() -> String {
-    let mut line = String::new();
-    std::io::stdin().lock().read_line(&mut line).expect("a line");
-    line.trim().to_owned()
-}
-
-pub(crate) fn to_hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
-pub(crate) fn from_hex<const N: usize>(text: &str) -> [u8; N] {
-    let mut bytes = [0; N];
-    for (index, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16).expect("two digits");
-    }
-    bytes
 }

@@ -4,6 +4,8 @@ use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+pub(crate) use iccl_tests::{c_call as c, c_succeeds as ok};
+
 use crate::symbols::{IpcHandle, Word};
 use crate::{Sdk, from_hex, hear, say, to_hex};
 
@@ -13,23 +15,6 @@ const DEVICE_TO_DEVICE: i32 = 3;
 const NOT_READY: i32 = 600;
 /// Long enough that whatever looks at once looks before the end.
 const LATE: &str = "300000";
-
-/// A call of C: all of them take what they are given and return a status.
-macro_rules! c {
-    ($library:expr, $symbol:ident($($argument:expr),*)) => {
-        // SAFETY: arguments as the header asks for them.
-        unsafe { ($library.$symbol)($($argument),*) }
-    };
-}
-pub(crate) use c;
-
-/// A call that must succeed.
-macro_rules! ok {
-    ($library:expr, $symbol:ident($($argument:expr),*)) => {
-        assert_eq!(crate::runtime::c!($library, $symbol($($argument),*)), 0, stringify!($symbol))
-    };
-}
-pub(crate) use ok;
 
 impl Sdk {
     pub(crate) fn device_memory(&self, bytes: usize) -> Word {

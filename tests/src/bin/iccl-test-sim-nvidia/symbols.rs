@@ -1,57 +1,9 @@
 //! The C functions under test, with prototypes written here, found by `dlopen` and `dlsym`.
 
-// The names are C's.
-#![allow(non_snake_case)]
-
 use std::ffi::{CString, c_char, c_void};
-use std::path::Path;
 
-macro_rules! library {
-    ($(#[$note:meta])* $name:ident { $($symbol:ident($($argument:ty),*) -> $result:ty;)* }) => {
-        $(#[$note])*
-        #[derive(Clone, Copy)]
-        pub(crate) struct $name {
-            $(pub(crate) $symbol: unsafe extern "C" fn($($argument),*) -> $result,)*
-        }
-
-        impl $name {
-            /// # Panics
-            /// If the library or one of its symbols isn't there.
-            pub(crate) fn open(path: &Path) -> Self {
-                let library = open(path);
-                $(let $symbol = {
-                    let found = symbol(library, stringify!($symbol));
-                    assert!(!found.is_null(), "{}: no {}", path.display(), stringify!($symbol));
-                    // SAFETY: the prototype is the one of the header.
-                    unsafe {
-                        std::mem::transmute::<
-                            *mut c_void,
-                            unsafe extern "C" fn($($argument),*) -> $result,
-                        >(found)
-                    }
-                };)*
-                Self { $($symbol),* }
-            }
-        }
-    };
-}
-
-/// # Panics
-/// If it can't be loaded.
-pub(crate) fn open(path: &Path) -> *mut c_void {
-    let name = CString::new(path.as_os_str().as_encoded_bytes()).expect("a path");
-    // SAFETY: a simulated library, whose initialisers do nothing but Rust's.
-    let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    assert!(!library.is_null(), "{} cannot be loaded", path.display());
-    library
-}
-
-/// Null if there is none.
-pub(crate) fn symbol(library: *mut c_void, name: &str) -> *mut c_void {
-    let name = CString::new(name).expect("a name");
-    // SAFETY: an open library.
-    unsafe { libc::dlsym(library, name.as_ptr()) }
-}
+use iccl_tests::c_library as library;
+pub(crate) use iccl_tests::maker::program::{open, symbol};
 
 /// An address of device or host memory, a stream or an event.
 pub(crate) type Word = u64;

@@ -202,6 +202,11 @@ impl Communicator {
         self.group.leave();
     }
 
+    /// Waits until all ranks have left. If one never does, for ever.
+    pub fn wait_until_all_left(&self) {
+        self.group.wait_until_all_left();
+    }
+
     fn is_stopped(&self) -> bool {
         if self.is_aborted.load(Ordering::Acquire) {
             return true;

@@ -178,6 +178,13 @@ impl GroupFile {
         (0..self.ranks).for_each(|other| self.ring(other));
     }
 
+    /// Waits for all others to do so too.
+    pub(crate) fn wait_until_all_left(&self) {
+        let has_left = |rank| self.state(rank).load(Ordering::SeqCst) == LEFT;
+        // Nothing stops it, so there is no other outcome.
+        let _ = self.wait_until(&|| false, || (0..self.ranks).all(has_left));
+    }
+
     /// Whether a rank's process ended without leaving.
     pub(crate) fn is_dead(&self, rank: usize) -> bool {
         if rank == self.rank || self.state(rank).load(Ordering::SeqCst) != PRESENT {

@@ -3,8 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use iccl_sim_core::group::{Call, Operation};
-use iccl_sim_core::reduce::Element;
+use iccl_sim_core::group::{self, Call};
 use iccl_sim_core::{Machine, Stream};
 
 use crate::communicators::{Comm, Start, run_all};
@@ -82,35 +81,14 @@ fn run(deferred: Vec<Deferred>) -> Outcome {
     launch(launches)
 }
 
-/// Puts calls into their streams: for each communicator its collectives in order, then all messages at
-/// once, in the first stream that was named for it; the others wait for that.
-pub(crate) fn launch(mut launches: Vec<Launch>) -> Outcome {
-    while let Some(first) = launches.first() {
-        let (machine, comm) = (first.machine, Arc::clone(&first.comm));
-        let (own, others): (Vec<_>, Vec<_>) =
-            launches.into_iter().partition(|one| one.comm.handle == comm.handle);
-        launches = others;
-        let mut streams: Vec<Arc<Stream>> = Vec::new();
-        let (mut sends, mut receives, mut calls) = (Vec::new(), Vec::new(), Vec::new());
-        let mut flaw = None;
-        for one in own {
-            if !streams.iter().any(|known| known.handle() == one.stream.handle()) {
-                streams.push(one.stream);
-            }
-            if let Operation::Messages { sends: some, receives: more } = one.call.operation {
-                sends.extend(some);
-                receives.extend(more);
-                flaw = flaw.or(one.call.flaw);
-            } else {
-                calls.push(one.call);
-            }
-        }
-        if !sends.is_empty() || !receives.is_empty() {
-            let operation = Operation::Messages { sends, receives };
-            calls.push(Call { operation, element: Element::U8, factor_at: None, flaw });
-        }
-        comm.ready()?.launch(machine, &streams[0], &streams[1..], calls, || ());
-    }
+/// Puts calls into their streams.
+pub(crate) fn launch(launches: Vec<Launch>) -> Outcome {
+    let Some(machine) = launches.first().map(|one| one.machine) else { return Ok(()) };
+    let ready = launches.into_iter().map(|one| {
+        let (communicator, stream, call) = (one.comm.ready()?, one.stream, one.call);
+        Ok(group::Launch { communicator, stream, call })
+    });
+    group::launch(machine, ready.collect::<Result<_, Status>>()?);
     Ok(())
 }
 
