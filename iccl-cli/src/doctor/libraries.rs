@@ -71,14 +71,14 @@ const WANTED: &[Wanted] = &[
     Wanted {
         plugin: "kunlun",
         what: "Kunlun runtime",
-        files: &["libxpurt.so", "libxpurt.so.1"],
-        hint: "add XRE's library folder to LD_LIBRARY_PATH",
+        files: &["libxpurt.so.2", "libxpurt.so.1", "libxpurt.so"],
+        hint: "set XRE_PATH, or name the folder in plugin.kunlun.library_dir",
     },
     Wanted {
         plugin: "kunlun",
         what: "BKCL",
         files: &["libbkcl.so", "libbkcl.so.1"],
-        hint: "add XCCL's library folder to LD_LIBRARY_PATH",
+        hint: "set BKCL_PATH, or name the folder in plugin.kunlun.library_dir",
     },
 ];
 

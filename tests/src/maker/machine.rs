@@ -80,12 +80,12 @@ impl Machine {
     /// enough.
     pub fn job(&self, job: Job) -> Job {
         let libraries = self.maker.folder();
-        let setting = |key: &str| format!("plugin.{}.{key}", self.maker.name);
+        let setting = |key: &str| format!("plugin.{}.{key}", self.maker.plugin());
         let job = job
             .with("plugins.path", self.maker.plugin_folder().to_str().expect("text"))
             .with("plugins.probe", "inline")
             .with(&setting("library_dir"), libraries.to_str().expect("text"))
-            .with("device.backend", self.maker.name);
+            .with("device.backend", self.maker.plugin());
         (0..job.ranks())
             .fold(job, |job, rank| job.with_on(rank, "bootstrap.local_rank", &rank.to_string()))
     }

@@ -6,5 +6,7 @@ mod absent;
 mod card;
 #[path = "../plugin_kunlun/collectives.rs"]
 mod collectives;
+#[path = "../plugin_kunlun/engine.rs"]
+mod engine;
 mod own;
 mod simulator;
