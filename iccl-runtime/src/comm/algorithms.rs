@@ -1,13 +1,20 @@
 //! Which algorithm carries a call: what the user forces, else what costs least by the plan.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use iccl_plugin_api::Collective;
 
-use crate::config::{AlgorithmChoice, Config, nearest};
+use crate::config::{Accumulate, AlgorithmChoice, Config, nearest};
 use crate::plan::Plan;
-use crate::schedule::{Algorithm, Choice, CostModel, Request, candidates, select};
+use crate::schedule::{
+    Algorithm, Choice, CostModel, Island, Islands, NativeRules, Request, candidates, select,
+};
 use crate::{Error, ErrorKind, Result};
+
+/// Under this name, configuration gives the latency and bandwidth of native calls.
+const NATIVE: &str = "native";
 
 /// The choices of one communicator, the same on all its ranks.
 #[derive(Clone, Debug)]
@@ -15,6 +22,7 @@ pub(super) struct Algorithms {
     forced: BTreeMap<String, AlgorithmChoice>,
     deterministic: bool,
     model: CostModel,
+    islands: Option<Arc<Islands>>,
 }
 
 impl Algorithms {
@@ -28,10 +36,21 @@ impl Algorithms {
             bytes_per_us: links.bytes_per_us,
             ..defaults
         });
+        let given =
+            |nanoseconds: Duration| u64::try_from(nanoseconds.as_nanos()).unwrap_or(u64::MAX);
+        let (latency, bandwidth) =
+            (config.plan.latency.get(NATIVE), config.plan.bandwidth.get(NATIVE));
+        let model = CostModel {
+            native_alpha_ns: latency.copied().map_or(model.native_alpha_ns, given),
+            native_bytes_per_us: bandwidth
+                .map_or(model.native_bytes_per_us, |bytes_per_s| (bytes_per_s / 1_000_000).max(1)),
+            ..model
+        };
         Ok(Self {
             forced: config.algorithm.clone(),
             deterministic: config.engine.deterministic,
             model,
+            islands: islands(config, plan),
         })
     }
 
@@ -40,8 +59,14 @@ impl Algorithms {
         candidates(collective).next().unwrap_or(Algorithm::Local)
     }
 
+    /// Where native libraries serve ranks together, for a request that is to be compiled.
+    pub(super) fn islands(&self) -> Option<Arc<Islands>> {
+        self.islands.clone()
+    }
+
     /// The algorithm for a request, and why.
     pub(super) fn choose(&self, request: &Request) -> Result<Choice> {
+        let request = &Request { islands: self.islands(), ..request.clone() };
         let bytes = request.vector_bytes().unwrap_or(u64::MAX);
         let forced = self
             .forced
@@ -50,6 +75,24 @@ impl Algorithms {
             .and_then(Algorithm::from_name);
         select(request, forced, self.deterministic, &self.model)
     }
+}
+
+/// The islands whose libraries are used, or nothing if none is.
+fn islands(config: &Config, plan: &Plan) -> Option<Arc<Islands>> {
+    let used = plan.islands().iter().filter(|island| island.is_used());
+    let list: Vec<Island> = used
+        .map(|island| Island {
+            library: island.library.clone(),
+            ranks: island.ranks.clone().into(),
+            abilities: island.abilities.clone(),
+        })
+        .collect();
+    let rules = NativeRules {
+        library_rounds: config.numerics.accumulate == Accumulate::Library,
+        deterministic: config.engine.deterministic,
+    };
+    let ranks = plan.world_size() as u32;
+    (!list.is_empty()).then(|| Arc::new(Islands::new(ranks, list, rules)))
 }
 
 /// Refuses names of algorithms that there are not for their collective.

@@ -367,6 +367,7 @@ impl Communicator {
         let key = request.clone();
         self.check_reduction(request)?;
         request.algorithm = self.algorithms.choose(request)?.algorithm;
+        request.islands = self.algorithms.islands();
         let program = Arc::new(Program::new(compile(request)?));
         self.engine.prepare(&program)?;
         if programs.len() >= KEPT_PROGRAMS {

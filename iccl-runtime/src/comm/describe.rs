@@ -4,6 +4,7 @@ use iccl_plugin_api::MemoryKind;
 use semver::Version;
 
 use super::device::Device;
+use super::native;
 use crate::engine::domain::Domain;
 use crate::plan::agreed_digest;
 use crate::plugins::PluginSet;
@@ -23,6 +24,7 @@ pub(super) fn describe(
     plugins: &PluginSet,
     mut domains: Option<&mut [Box<dyn Domain>]>,
     agreed: &[(String, String)],
+    uses_native: bool,
 ) -> Result<RankDescriptor> {
     let (facts, is_dry) = (device.facts(), domains.is_none());
     let mut transports = plugins
@@ -88,7 +90,7 @@ pub(super) fn describe(
             memory_kinds,
             later_fields: Vec::new(),
         },
-        native_library: None,
+        native_library: if uses_native { native::library(plugins, device) } else { None },
         transports,
         later_fields: Vec::new(),
     })

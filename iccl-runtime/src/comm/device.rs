@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::ffi::c_void;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -29,6 +30,8 @@ pub(super) struct DeviceInner {
     pub(super) open: Arc<OpenDevice>,
     /// Pinned host memory for what communicators move; none where the host reads the device's own.
     pub(super) pinned: Option<Arc<CardPool>>,
+    /// A native communicator on it did not come to rest: its library is not used here again.
+    pub(super) native_is_quarantined: AtomicBool,
     plugin: &'static str,
     version: Version,
     facts: DeviceFacts,
@@ -61,9 +64,18 @@ impl Device {
         let pinned = (facts.capabilities.host_accessible == 0)
             .then(|| PluginCard::new(&open, plugin, &facts))
             .map(|card| CardPool::new(Arc::new(card), MemoryKind::PinnedHost));
-        let (leftovers, fork) = (Mutex::default(), ForkGuard::new());
+        let (leftovers, native_is_quarantined) = (Mutex::default(), AtomicBool::new(false));
         Self {
-            inner: Arc::new(DeviceInner { open, pinned, plugin, version, facts, leftovers, fork }),
+            inner: Arc::new(DeviceInner {
+                open,
+                pinned,
+                native_is_quarantined,
+                plugin,
+                version,
+                facts,
+                leftovers,
+                fork: ForkGuard::new(),
+            }),
         }
     }
 

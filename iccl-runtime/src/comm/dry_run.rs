@@ -3,6 +3,7 @@
 use iccl_plugin_api::MemoryKind;
 
 use super::describe::describe;
+use super::native;
 use super::runtime::Runtime;
 use crate::Result;
 use crate::plan::{Evidence, Plan, plan};
@@ -52,13 +53,14 @@ impl Runtime {
         let inner = &self.inner;
         let settings = inner.plan_config()?;
         let own = inner.config.bootstrap.host_id.as_deref();
+        let uses_native = inner.config.device.native;
         let descriptors: Vec<RankDescriptor> = (0_u32..)
             .zip(ranks)
             .map(|(number, rank)| {
                 let host = HostIdentity::detect(rank.host.as_deref().or(own))?;
                 let device = inner.device()?;
                 let mut descriptor =
-                    describe(number, &host, device, &inner.plugins, None, &settings.agreed)?;
+                    describe(number, &host, device, &inner.plugins, None, &settings.agreed, uses_native)?;
                 self.adapt(&mut descriptor, rank);
                 Ok(descriptor)
             })
@@ -85,8 +87,10 @@ impl Runtime {
                 later_fields: Vec::new(),
             };
             descriptor.host.numa_node = None;
-            // That of this process's device, which is another's.
-            descriptor.native_library = None;
+            // Not that of this process's device, but of the card's maker, where its plugin is here.
+            let may = self.inner.config.device.native && card.vendor != HOST;
+            let library = native::library_of(&self.inner.plugins, &card.vendor);
+            descriptor.native_library = library.filter(|_| may);
         }
         if let Some(network) = rank.network_bytes_per_us {
             let over_network =

@@ -11,6 +11,7 @@ use super::attach::{Attached, Attempt, attach, progress};
 use super::communicator::{Communicator, CommunicatorParts};
 use super::control::Control;
 use super::describe::describe;
+use super::native::{self, Joined};
 use super::runtime::RuntimeInner;
 use super::split::Family;
 use crate::bootstrap::{Bootstrap, InterfaceChoice, JoinOptions, Notice, Rendezvous};
@@ -19,13 +20,15 @@ use crate::engine::PluginDomain;
 use crate::engine::domain::Domain;
 use crate::engine::{Engine, EngineOptions, EngineParts, Link};
 use crate::plan::{
-    Divergence, Evidence, InputDigests, PLANNER_VERSION, Plan, PlanConfig, RankInputs, diff, plan,
+    Divergence, Evidence, InputDigests, PLANNER_VERSION, Plan, PlanConfig, PlannedIsland, RankFact,
+    RankInputs, diff, plan,
 };
 use crate::topology::{HostIdentity, RankDescriptor};
 use crate::{Error, ErrorKind, Result};
 
 const DESCRIPTORS_TAG: u32 = u32::from_le_bytes(*b"rank");
 const INPUTS_TAG: u32 = u32::from_le_bytes(*b"inpt");
+const NATIVE_TAG: u32 = u32::from_le_bytes(*b"natv");
 const EVIDENCE_TAG: u32 = u32::from_le_bytes(*b"evid");
 
 /// How long to let the transports alone while ranks exchange what they know.
@@ -71,6 +74,7 @@ struct Agreed {
     descriptors: Vec<RankDescriptor>,
     domains: Domains,
     attached: Attached,
+    native: Option<Joined>,
 }
 
 /// What is known between the steps.
@@ -146,6 +150,8 @@ impl<'a> Initialisation<'a> {
             },
             &mut domains,
         )?;
+        let mut found = found;
+        let native = self.join_native(&first, &mut found, &mut domains)?;
         let evidence = self.exchange_evidence(&found, &mut domains)?;
         let (plan, attached) = if evidence.is_empty() {
             (first, attached)
@@ -163,6 +169,14 @@ impl<'a> Initialisation<'a> {
             }
             (second, kept)
         };
+        let is_used = |island: &PlannedIsland| island.is_used() && island.ranks.contains(&rank);
+        let native = match native {
+            Some(joined) if !plan.islands().iter().any(is_used) => {
+                joined.give_up();
+                None
+            }
+            native => native,
+        };
         for warning in plan.warnings() {
             tracing::warn!(rank, "{warning}");
         }
@@ -174,7 +188,7 @@ impl<'a> Initialisation<'a> {
         }
         let algorithms = Algorithms::new(&self.runtime.config, &plan)?;
         tracing::info!(rank, ranks, "plan: {}", plan.report().summary());
-        Ok(Agreed { plan, algorithms, descriptors, domains, attached })
+        Ok(Agreed { plan, algorithms, descriptors, domains, attached, native })
     }
 
     /// Tells the other ranks that this one gives up, so that they need not wait for it.
@@ -235,6 +249,7 @@ impl<'a> Initialisation<'a> {
             &self.runtime.plugins,
             Some(domains),
             &self.settings.agreed,
+            config.device.native,
         )?;
         let bytes = descriptor.encode().map_err(not_encoded)?;
         let gathered = self.gather(DESCRIPTORS_TAG, &bytes, domains)?;
@@ -280,6 +295,48 @@ impl<'a> Initialisation<'a> {
                 None => error,
             })
         })
+    }
+
+    /// Joins the native communicator of this rank's island, if the plan has one. What fails is added to
+    /// `found`.
+    fn join_native(
+        &self,
+        plan: &Plan,
+        found: &mut Evidence,
+        domains: &mut [Box<dyn Domain>],
+    ) -> Result<Option<Joined>> {
+        if !plan.islands().iter().any(PlannedIsland::is_used) {
+            return Ok(None);
+        }
+        let runtime = self.runtime;
+        // The evidence is still to be exchanged when all that can go wrong here has gone wrong.
+        let patience = runtime.config.device.native_timeout.min(self.left()? / 2);
+        let deadline = Instant::now() + patience;
+        let (rank, device) = (self.joining.rank, runtime.device()?);
+        let attempt = native::Attempt::new(plan, rank, &runtime.plugins, device, deadline);
+        let mut fail = |fact: RankFact| {
+            tracing::warn!(rank, "{fact:?}");
+            found.add_rank(rank, fact);
+        };
+        let id = match attempt.as_ref().map(native::Attempt::unique_id) {
+            None => Vec::new(),
+            Some(Ok(id)) => id,
+            Some(Err(fact)) => {
+                fail(fact);
+                Vec::new()
+            }
+        };
+        let ids = self.gather(NATIVE_TAG, &id, domains)?;
+        let Some(attempt) = attempt else { return Ok(None) };
+        let cancel = &self.joining.cancel;
+        let mut meanwhile = || native::is_cancelled(cancel).and_then(|()| progress(domains));
+        match attempt.join(&ids, &mut meanwhile)? {
+            Ok(joined) => Ok(Some(joined)),
+            Err(fact) => {
+                fail(fact);
+                Ok(None)
+            }
+        }
     }
 
     fn exchange_evidence(
@@ -333,7 +390,7 @@ impl<'a> Initialisation<'a> {
 
     fn start(self, agreed: Agreed) -> Result<Communicator> {
         let (rank, ranks) = (self.joining.rank, self.joining.ranks);
-        let Agreed { plan, algorithms, descriptors, domains, attached } = agreed;
+        let Agreed { plan, algorithms, descriptors, domains, attached, native } = agreed;
         let (domains, links) = wire(rank, &plan, &descriptors, domains, &attached)
             .inspect_err(|error| self.tell(error))?;
         let config = &self.runtime.config;
@@ -360,6 +417,7 @@ impl<'a> Initialisation<'a> {
             domains,
             links,
             pinned: device.inner.pinned.clone(),
+            native: native.map(Joined::into_island),
             on_failure: Box::new(move |error| teller.tell(id, error)),
         });
         let engine = Arc::new(engine.map_err(give_up)?);

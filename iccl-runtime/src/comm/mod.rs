@@ -23,6 +23,7 @@ mod group;
 mod handle;
 mod initialise;
 mod local_ranks;
+mod native;
 mod order;
 mod own_messages;
 mod point_to_point;

@@ -11,6 +11,9 @@ use super::suggest::nearest;
 /// The tiers of a link that a rule can name, best first.
 pub const TIERS: [&str; 6] = ["self", "ipc", "shm", "direct", "staged", "tcp"];
 
+/// What has a latency and a bandwidth: the tiers, and the calls of native libraries.
+pub(super) const LEGS: [&str; 7] = ["self", "ipc", "shm", "direct", "staged", "tcp", "native"];
+
 /// What a rule does with its tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RuleAction {

@@ -13,7 +13,7 @@ use super::codec::{
 };
 use super::collections::{Folders, Requirement, Sha256, folders, map, map_of, names};
 use super::plugin_tables::{PerPlugin, PluginTables};
-use super::rules::{PlanRule, Rules, TIERS};
+use super::rules::{LEGS, PlanRule, Rules};
 use super::table::{Setting, no_variable, settings, variable};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -180,17 +180,24 @@ settings! {
             /// warning, or an error.
             on_degrade: OnDegrade = OnDegrade::Warn; choice::<OnDegrade>(); r#""fail""#;
                 variable("ICCL_ON_DEGRADE");
+            /// Whether the maker's own library of collectives (NCCL and its like) may be used.
+            native: bool = true; Boolean; "false"; variable("ICCL_NATIVE");
+            /// How long the ranks that such a library serves may take to make their native communicator.
+            /// Past it they work without the library.
+            native_timeout: Duration = Duration::from_secs(60);
+                Span(Duration::from_millis(100)..=DAY); r#""20s""#; variable("ICCL_NATIVE_TIMEOUT");
         }
         /// How links are chosen.
         plan: Plan {
-            /// The start-up time of a message (α) by tier, in place of what was measured or tabled.
+            /// The start-up time of a message (α) by tier, in place of what was measured or tabled; under
+            /// `native` that of a call of a native library.
             latency: BTreeMap<String, Duration> = BTreeMap::new();
-                map_of(|| TIERS.to_vec(), Span(Duration::ZERO..=DAY), "a table of tiers and times");
+                map_of(|| LEGS.to_vec(), Span(Duration::ZERO..=DAY), "a table of tiers and times");
                 r#"{ tcp = "25us" }"#; variable("ICCL_PLAN_LATENCY").agreed();
             /// The bandwidth (β) by tier, in place of what was measured or tabled, in bytes per
-            /// second.
+            /// second; under `native` that of the longer buffer of a native call.
             bandwidth: BTreeMap<String, u64> = BTreeMap::new();
-                map_of(|| TIERS.to_vec(), Bandwidth, "a table of tiers and bandwidths");
+                map_of(|| LEGS.to_vec(), Bandwidth, "a table of tiers and bandwidths");
                 r#"{ tcp = "25Gbit/s" }"#; variable("ICCL_PLAN_BANDWIDTH").agreed();
             /// A file of measured latencies and bandwidths.
             calibration: Option<PathBuf> = None; Optional(FilePath); r#""/etc/iccl/calibration.json""#;

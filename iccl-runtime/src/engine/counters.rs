@@ -82,6 +82,7 @@ pub struct Counters {
     /// Operations that ended well, by the code of the algorithm that carried them.
     operations: [AtomicU64; Algorithm::ALL.len()],
     over: AtomicU64,
+    native_calls: AtomicU64,
 }
 
 impl Counters {
@@ -92,6 +93,7 @@ impl Counters {
             staged: Staged::default(),
             operations: Default::default(),
             over: AtomicU64::new(0),
+            native_calls: AtomicU64::new(0),
         }
     }
 
@@ -125,6 +127,15 @@ impl Counters {
 
     pub(super) fn operation_done(&self, algorithm: Algorithm) {
         self.operations[usize::from(algorithm.code())].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn native_call(&self) {
+        self.native_calls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Calls of the native library that were issued.
+    pub fn native_calls(&self) -> u64 {
+        self.native_calls.load(Ordering::Relaxed)
     }
 
     /// One more has ended well and said so.

@@ -28,6 +28,7 @@ mod fork;
 mod inbox;
 mod inquiry;
 mod links;
+mod native;
 mod operation;
 mod outcome;
 mod plugin_card;
@@ -56,6 +57,7 @@ use self::counters::Counters;
 use self::domain::Domain;
 use self::inbox::Inbox;
 use self::links::Links;
+use self::native::Native;
 use self::seat::Seat;
 use self::staging::Staging;
 use self::state::State;
@@ -64,6 +66,7 @@ use crate::{Error, ErrorKind, Result};
 
 pub use fork::ForkGuard;
 pub use links::Link;
+pub use native::NativeIsland;
 pub use operation::{OnComplete, Operation, OperationRequest};
 pub use plugin_card::PluginCard;
 pub use plugin_domain::PluginDomain;
@@ -124,6 +127,8 @@ pub struct EngineParts {
     pub links: Vec<Option<Link>>,
     /// The pinned memory of the rank's card, if the host cannot read the card's own.
     pub pinned: Option<Arc<CardPool>>,
+    /// The native communicator of the rank's island, on that card.
+    pub native: Option<Arc<dyn NativeIsland>>,
     /// Tells the other ranks: when this rank finds a failure, before anything else is done about it;
     /// and when its operation (or another rank's, of which it has heard) runs out of time, whom it
     /// waits for.
@@ -200,6 +205,16 @@ impl Engine {
                     shared.seat.tell_news();
                 }
             }));
+        }
+        if let (Some(island), Some(pool)) = (parts.native.take(), &parts.pinned) {
+            let weak = Arc::downgrade(&shared);
+            let bell = Box::new(move || {
+                if let Some(shared) = weak.upgrade() {
+                    shared.seat.tell_news();
+                }
+            });
+            let native = Native::start(parts.rank, island, pool.card(), bell)?;
+            shared.seat.take().native = Some(native);
         }
         let for_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
@@ -358,6 +373,9 @@ impl Engine {
         links.close(domains);
         domains.clear();
         state.staging = None;
+        if let Some(native) = state.native.take() {
+            native.leave();
+        }
         self.shared.seat.leave(state);
     }
 }

@@ -28,6 +28,7 @@ pub struct Program {
     /// Which queue a step belongs to; `NO_QUEUE` for local work.
     pub(super) queue_of: Vec<u32>,
     forwards: OnceLock<Forwards>,
+    native_calls: Vec<u32>,
 }
 
 /// A step that is local work, in no queue.
@@ -52,6 +53,7 @@ impl Program {
         let mut queues: Vec<Queue> = Vec::new();
         let mut queue_of = Vec::with_capacity(steps);
         let mut queue_ids = HashMap::new();
+        let mut native_calls = Vec::new();
         for (index, step) in schedule.steps.iter().enumerate() {
             let dependencies = schedule.dependencies(step);
             dependency_counts.push(dependencies.len() as u32);
@@ -59,6 +61,9 @@ impl Program {
                 let slot = &mut next[*dependency as usize];
                 successor_list[*slot as usize] = index as u32;
                 *slot += 1;
+            }
+            if matches!(step.kind, StepKind::Native { .. }) {
+                native_calls.push(index as u32);
             }
             let direction = match step.kind {
                 StepKind::Send { peer, .. } | StepKind::GateSend { peer, .. } => Some((peer, true)),
@@ -89,12 +94,18 @@ impl Program {
             queues,
             queue_of,
             forwards: OnceLock::new(),
+            native_calls,
         }
     }
 
     /// The schedule that this runs.
     pub fn schedule(&self) -> &Schedule {
         &self.schedule
+    }
+
+    /// The native calls, in the order in which they are issued.
+    pub(super) fn native_calls(&self) -> &[u32] {
+        &self.native_calls
     }
 
     /// Which messages send what a step before them received or made; found when it is first asked for,

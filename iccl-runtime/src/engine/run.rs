@@ -12,6 +12,7 @@ use super::program::Program;
 use super::scratch::Block;
 use super::staging::StagedRun;
 use crate::schedule::{Buffer, Schedule, Slice, StepKind};
+use crate::topology::RankSet;
 use crate::{Error, ErrorKind};
 
 /// Memory of the engine's that a schedule uses.
@@ -29,6 +30,9 @@ pub(super) struct Run {
     pub(super) serial: u32,
     pub(super) scratch: Scratch,
     pub(super) staged: StagedRun,
+    /// Native calls that were issued, and those that are done.
+    pub(super) native_issued: u32,
+    pub(super) native_done: u32,
     /// Dependencies that each step still waits for.
     pub(super) waiting_for: Vec<u32>,
     /// Message steps whose dependencies are met but that wait for their turn in the queue.
@@ -124,6 +128,11 @@ impl Run {
         let text = match (collective, &peers[..]) {
             (Collective::Send, [peer]) => format!("unmatched send to rank {peer}"),
             (Collective::Recv, [peer]) => format!("unmatched receive from rank {peer}"),
+            (_, []) if self.native_issued > self.native_done => {
+                let island = self.program.schedule().island.as_deref().unwrap_or_default();
+                let ranks: RankSet = island.iter().copied().collect();
+                format!("waits for the native library of {}", ranks.phrase())
+            }
             (_, []) => "waits for local work".to_owned(),
             (_, peers) => {
                 let told: Vec<_> = peers

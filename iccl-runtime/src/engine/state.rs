@@ -15,6 +15,7 @@ use super::domain::Domain;
 use super::envelope::{Envelope, Kind, Lane};
 use super::inquiry::Inquiry;
 use super::links::Links;
+use super::native::Native;
 use super::operation::Operation;
 use super::program::NO_QUEUE;
 use super::run::{Run, Scratch, scratch_bytes};
@@ -65,11 +66,12 @@ pub(super) struct State {
     options: EngineOptions,
     pub(super) domains: Vec<Box<dyn Domain>>,
     pub(super) links: Links,
-    counters: Arc<Counters>,
+    pub(super) counters: Arc<Counters>,
     lines: Vec<Line>,
     pub(super) runs: Vec<Run>,
     /// Where buffers lie in a card's memory.
     pub(super) staging: Option<Staging>,
+    pub(super) native: Option<Native>,
     card_asked: Option<Instant>,
     next_serial: u32,
     pool: Pool,
@@ -99,6 +101,7 @@ impl State {
             lines: Vec::new(),
             runs: Vec::new(),
             staging,
+            native: None,
             card_asked: None,
             next_serial: 0,
             pool: Pool::default(),
@@ -153,6 +156,7 @@ impl State {
         }
         moved |= self.progress_domains()?;
         moved |= self.land()?;
+        moved |= self.land_native()?;
         for index in (0..self.runs.len()).rev() {
             if self.staging.is_some() {
                 moved |= self.begin_work(index)?;
@@ -192,6 +196,8 @@ impl State {
             serial,
             scratch,
             staged,
+            native_issued: 0,
+            native_done: 0,
             waiting_for: program.dependency_counts.clone(),
             released: vec![false; steps],
             posted: vec![0; program.queues.len()],
@@ -216,6 +222,11 @@ impl State {
     fn release(&mut self, index: usize, step: u32) -> Result<()> {
         let run = &mut self.runs[index];
         let queue = run.program.queue_of[step as usize];
+        let kind = &run.program.schedule().steps[step as usize].kind;
+        if matches!(kind, StepKind::Native { .. }) {
+            run.released[step as usize] = true;
+            return self.issue_native(index);
+        }
         if queue == NO_QUEUE {
             run.work.push_back(step);
             return Ok(());
@@ -560,14 +571,11 @@ impl State {
                     )
                 }
             }
-            StepKind::Native { call, .. } => Err(Error::new(
-                ErrorKind::Internal,
-                format!("{}: no native library for {call:?}", run.operation),
-            )),
             StepKind::Send { .. }
             | StepKind::Recv { .. }
             | StepKind::GateSend { .. }
             | StepKind::GateRecv { .. } => unreachable!("messages are posted, not worked"),
+            StepKind::Native { .. } => unreachable!("native calls are issued, not worked"),
         }
     }
 
@@ -699,7 +707,8 @@ impl State {
     /// Ends everything with `error`: no memory of an operation is touched after this.
     pub(super) fn fail(&mut self, error: &Error) {
         let links_rest = self.links.quiesce(&mut self.domains, REST);
-        let all_rest = self.rest_card(REST) && links_rest;
+        let native_rests = self.rest_native(REST);
+        let all_rest = self.rest_card(REST) && links_rest && native_rests;
         let waiting = self.lines.drain(..).flat_map(|line| line.waiting);
         let started = self.runs.drain(..).map(|run| {
             if !all_rest {

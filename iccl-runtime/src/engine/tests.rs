@@ -234,6 +234,7 @@ fn parts(rank: u32, ranks: u32, hub: &Arc<Mutex<Hub>>) -> EngineParts {
         options: EngineOptions::default(),
         domains: vec![Box::new(MemoryDomain { rank, hub: Arc::clone(hub), event })],
         links: (0..ranks).map(|peer| (peer != rank).then(|| link(peer))).collect(),
+        native: None,
         pinned: None,
         on_failure: Box::new(|_| {}),
     }

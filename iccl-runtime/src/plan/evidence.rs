@@ -26,6 +26,14 @@ pub enum RankFact {
         /// The transport.
         transport: String,
     },
+    /// The rank could not join the native communicator of its island. Make it with
+    /// [`RankFact::native_failed`].
+    NativeFailed {
+        /// Whether it only waited in vain: then it is rarely the one with the reason.
+        is_late: bool,
+        /// What happened, in the library's words.
+        cause: String,
+    },
     /// A probe measured the rank's side of a tier. Make it with [`RankFact::speed`].
     Speed {
         /// The tier.
@@ -40,6 +48,11 @@ pub enum RankFact {
 }
 
 impl RankFact {
+    /// Joining the native communicator failed, in the library's words, or (`is_late`) took too long.
+    pub fn native_failed(is_late: bool, words: &str) -> Self {
+        Self::NativeFailed { is_late, cause: short(words) }
+    }
+
     /// What a probe measured, quantised.
     pub fn speed(tier: Tier, transport: &str, alpha_ns: u64, bytes_per_us: u64) -> Self {
         Self::Speed {
@@ -74,19 +87,23 @@ impl LinkFact {
     /// Attaching failed: with the system's error number, or 0 and the transport's words. At most 96
     /// bytes of them are kept.
     pub fn attach_failed(transport: &str, errno: i32, words: &str) -> Self {
-        let cause = if errno == 0 && !words.is_empty() {
-            let mut words = words.replace(char::is_control, " ");
-            let mut end = words.len().min(MAX_CAUSE_BYTES);
-            while !words.is_char_boundary(end) {
-                end -= 1;
-            }
-            words.truncate(end);
-            words
-        } else {
-            errno_name(errno)
+        let cause = match words {
+            words if errno == 0 && !words.is_empty() => short(words),
+            _ => errno_name(errno),
         };
         Self::AttachFailed { transport: transport.to_owned(), cause }
     }
+}
+
+/// Words on one line, cut to what may be sent.
+fn short(words: &str) -> String {
+    let mut words = words.replace(char::is_control, " ");
+    let mut end = words.len().min(MAX_CAUSE_BYTES);
+    while !words.is_char_boundary(end) {
+        end -= 1;
+    }
+    words.truncate(end);
+    words
 }
 
 /// All evidence of one epoch. A set: neither order nor repetition counts.
@@ -197,6 +214,10 @@ impl RankFact {
                 out.u8(1);
                 write_name(out, transport)?;
             }
+            Self::NativeFailed { is_late, cause } => {
+                out.u8(3).u8(u8::from(*is_late));
+                write_text(out, "cause", MAX_CAUSE_BYTES, cause)?;
+            }
             Self::Speed { tier, transport, alpha_ns, bytes_per_us } => {
                 out.u8(2).u8(tier.code());
                 write_name(out, transport)?;
@@ -219,6 +240,14 @@ impl RankFact {
                 let (alpha_ns, bytes_per_us) = (input.u64("latency")?, input.u64("bandwidth")?);
                 Ok(Self::speed(tier, &transport, alpha_ns, bytes_per_us))
             }
+            3 => Ok(Self::NativeFailed {
+                is_late: match input.u8("lateness")? {
+                    0 => false,
+                    1 => true,
+                    other => return Err(unknown("lateness", other)),
+                },
+                cause: read_text(input, "cause", MAX_CAUSE_BYTES)?,
+            }),
             other => Err(unknown("fact about a rank", other)),
         }
     }
@@ -278,6 +307,7 @@ mod tests {
         evidence.add_link(0, 1, LinkFact::ConnectFailed { transport: tcp(), errno: -1 });
         evidence.add_rank(3, RankFact::RegisterFailed { transport: "rdma".to_owned(), errno: 14 });
         evidence.add_rank(3, RankFact::Quarantined { transport: tcp() });
+        evidence.add_rank(2, RankFact::native_failed(false, "ncclCommInitRank\nfailed"));
         evidence.add_rank(1, RankFact::speed(Tier::Tcp, "tcp", 25_500, 3_001));
         evidence
     }

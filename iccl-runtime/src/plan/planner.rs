@@ -10,6 +10,7 @@ use super::decide::{Decision, NoWay, Situation, decide_self};
 use super::divergence::{Divergence, InputDigests};
 use super::error::{PlanError, Unsatisfiable};
 use super::evidence::{Evidence, LinkFact, RankFact};
+use super::islands::{PlannedIsland, islands};
 use super::reason::Reason;
 use super::rule::{Rule, speaks_of};
 use super::tier::Tier;
@@ -69,6 +70,7 @@ pub struct Plan {
     pub(super) self_decision: Decision,
     pub(super) digests: InputDigests,
     pub(super) epoch: u32,
+    pub(super) islands: Vec<PlannedIsland>,
     pub(super) warnings: Vec<String>,
 }
 
@@ -132,6 +134,7 @@ pub fn plan(
     }
     let mut plan = Plan {
         digests: InputDigests::of(descriptors, config, evidence)?,
+        islands: islands(&topology, evidence),
         topology,
         class_of,
         special,
@@ -164,6 +167,11 @@ impl Plan {
     /// Hosts, local ranks and islands.
     pub fn topology(&self) -> &Topology {
         &self.topology
+    }
+
+    /// The islands, in the order of their lowest ranks, and whether their native libraries are used.
+    pub fn islands(&self) -> &[PlannedIsland] {
+        &self.islands
     }
 
     /// The number of ranks.
@@ -235,7 +243,9 @@ fn classify(
     evidence: &Evidence,
 ) -> (Vec<RankShape>, Vec<u32>) {
     let mut facts: BTreeMap<u32, Vec<RankFact>> = BTreeMap::new();
-    for (rank, fact) in &evidence.ranks {
+    // Links do not depend on native libraries.
+    let of_links = |fact: &RankFact| !matches!(fact, RankFact::NativeFailed { .. });
+    for (rank, fact) in evidence.ranks.iter().filter(|(_, fact)| of_links(fact)) {
         facts.entry(*rank).or_default().push(fact.clone());
     }
     let mut members: BTreeMap<RankShape, Vec<usize>> = BTreeMap::new();
@@ -340,13 +350,15 @@ fn warnings(
             RankFact::RegisterFailed { transport, .. } => {
                 (transport, "registering device memory failed")
             }
-            RankFact::Speed { .. } => continue,
+            // Told island by island.
+            RankFact::NativeFailed { .. } | RankFact::Speed { .. } => continue,
         };
         lost.entry((transport, what)).or_default().insert(*rank);
     }
     for ((transport, what), ranks) in lost {
         warnings.push(format!("{transport}: {what} on {}", ranks.phrase()));
     }
+    warnings.extend(plan.islands.iter().filter_map(PlannedIsland::warning));
     for (index, rule) in config.rules.iter().enumerate() {
         let ends = |class: u32| shapes[class as usize].rules[index];
         let matches = plan.classes.keys().any(|key| speaks_of(ends(key.low), ends(key.high)));

@@ -62,6 +62,8 @@ pub struct Facts {
     pub deterministic: bool,
     /// Whether contributions are combined in the order of the ranks.
     pub rank_order: bool,
+    /// Whether it is for ranks that a native library serves.
+    pub needs_islands: bool,
 }
 
 impl Facts {
@@ -75,6 +77,7 @@ impl Facts {
             keeps_narrow_exact: false,
             deterministic: true,
             rank_order: true,
+            needs_islands: false,
         }
     }
 }
@@ -175,12 +178,14 @@ impl Algorithm {
             Self::Islands => Facts {
                 carries_avg: true,
                 rank_order: false,
+                needs_islands: true,
                 ..Facts::moves("islands", &[AllReduce])
             },
             // What it can reduce, how it rounds and in which order is for the library to declare.
             Self::Native => Facts {
                 carries_avg: true,
                 rank_order: false,
+                needs_islands: true,
                 ..Facts::moves(
                     "native",
                     &[

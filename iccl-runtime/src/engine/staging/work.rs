@@ -6,12 +6,12 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::{After, MOST_PIECES, Staging};
+use crate::Result;
 use crate::engine::arithmetic;
 use crate::engine::pool::CardBlock;
 use crate::engine::run::Run;
 use crate::engine::state::State;
 use crate::schedule::{Finish, Slice, StepKind};
-use crate::{Error, ErrorKind, Result};
 
 type Blocks = SmallVec<[CardBlock; 2]>;
 
@@ -203,13 +203,10 @@ impl State {
         let Some(staging) = &mut self.staging else { return Ok(false) };
         let run = &mut self.runs[index];
         run.work.pop_front();
-        let (source, destination) = match &run.program.schedule().steps[step as usize].kind {
-            StepKind::Copy { source, destination } => (*source, *destination),
-            StepKind::Native { call, .. } => {
-                let text = format!("{}: no native library for {call:?}", run.operation);
-                return Err(Error::new(ErrorKind::Internal, text));
-            }
-            _ => unreachable!("messages are posted, not worked"),
+        let StepKind::Copy { source, destination } =
+            run.program.schedule().steps[step as usize].kind
+        else {
+            unreachable!("messages are posted and native calls issued, not worked")
         };
         let (to, from) = (run.address(destination), run.address(source).cast_const());
         let ends = (Run::is_on_card(destination), Run::is_on_card(source));

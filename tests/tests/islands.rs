@@ -1,0 +1,219 @@
+//! Collectives through the makers' own libraries: simulated NVIDIA cards and NCCL, alone and together with ranks
+//! on host memory. Ranks are threads.
+
+use iccl_plugin_api::{Collective, DataType, RedOp};
+use iccl_runtime::comm::{Communicator, Element};
+use iccl_runtime::schedule::Algorithm;
+use iccl_tests::ranks::{Job, must_be_right};
+use iccl_tests::sim_cards;
+
+// Linked in, so that no folder is needed.
+use iccl_plugin_host as _;
+use iccl_plugin_transport_shm as _;
+use iccl_plugin_transport_tcp as _;
+
+/// A job whose rank r is on an NVIDIA card where `layout[r]` is `n`, and on host memory where it is `h`.
+fn job(layout: &str) -> Job {
+    let job = sim_cards::nvidia(Job::new(layout.len() as u32));
+    (0..).zip(layout.chars()).fold(job, |job, (rank, on)| match on {
+        'n' => job,
+        _ => job.with_on(rank, "device.backend", "host"),
+    })
+}
+
+/// One all-reduce; every element is compared with what `expected` makes of its place.
+fn all_reduce<T: Element + PartialEq + std::fmt::Debug>(
+    communicator: &Communicator,
+    op: RedOp,
+    count: usize,
+    in_place: bool,
+    value: impl Fn(u32, usize) -> T,
+    expected: impl Fn(usize) -> T,
+) {
+    let device = communicator.device();
+    let mine: Vec<T> = (0..count).map(|at| value(communicator.rank(), at)).collect();
+    let send = device.buffer_from(&mine).expect("a buffer");
+    let receive = if in_place { send.clone() } else { device.allocate::<T>(count).expect("one") };
+    let stream = communicator.stream();
+    communicator
+        .all_reduce(&send, &receive, count as u64, T::DTYPE, op, stream)
+        .and_then(|handle| handle.wait())
+        .unwrap_or_else(|error| panic!("{op} of {count} {}: {error}", T::DTYPE));
+    let found = receive.read::<T>().expect("a result");
+    for (at, found) in found.iter().enumerate() {
+        assert_eq!(*found, expected(at), "{op} of {count} {}, element {at}", T::DTYPE);
+    }
+}
+
+/// Sums, minima and means of several lengths, in place and not.
+fn every_all_reduce(communicator: &Communicator) {
+    let ranks = communicator.ranks();
+    for count in [0, 1, ranks as usize - 1, ranks as usize + 1, 1000, 100_003] {
+        for in_place in [false, true] {
+            let number = |rank: u32, at: usize| i64::from(rank + 1) * (at as i64 % 1001 - 500);
+            let of = |rank: u32, at: usize| number(rank, at) as f32;
+            let sum = i64::from(ranks * (ranks + 1) / 2);
+            let total = |at: usize| (sum * (at as i64 % 1001 - 500)) as f32;
+            all_reduce(communicator, RedOp::Sum, count, in_place, of, total);
+            let of = |rank: u32, at: usize| number(rank, at);
+            let total = |at: usize| sum * (at as i64 % 1001 - 500);
+            all_reduce(communicator, RedOp::Sum, count, in_place, of, total);
+            let smallest = |at: usize| (0..ranks).map(|rank| number(rank, at)).min().expect("one");
+            all_reduce(communicator, RedOp::Min, count, in_place, of, smallest);
+            // 2, 4, 6, … have the mean n + 1.
+            let of = |rank: u32, _| 2.0 * (rank + 1) as f32;
+            let mean = |_| (ranks + 1) as f32;
+            all_reduce(communicator, RedOp::Avg, count, in_place, of, mean);
+        }
+    }
+}
+
+fn carried_by(communicator: &Communicator, algorithm: Algorithm) -> u64 {
+    communicator.counters().operations_by(algorithm)
+}
+
+/// B028: one maker's cards only. The library does it all, and it shows.
+#[test]
+fn b028_one_island_is_one_native_call() {
+    for cards in ["nn", "nnnn"] {
+        let job = job(cards).with("algorithm.all_reduce", "native");
+        job.run(|communicator| {
+            every_all_reduce(communicator);
+            assert_eq!(carried_by(communicator, Algorithm::Native), 6 * 2 * 4);
+            // All but those of no elements.
+            assert_eq!(communicator.counters().native_calls(), 5 * 2 * 4);
+            let islands = communicator.plan().islands();
+            assert_eq!(islands.len(), 1);
+            assert!(islands[0].is_used() && islands[0].library.starts_with("NCCL"), "{islands:?}");
+        });
+    }
+}
+
+/// B004, B028, B030: cards and host memory together, in any order of the ranks; the mean is that over ranks.
+#[test]
+fn b004_b030_islands_and_lone_ranks_reduce_together() {
+    for layout in ["nnh", "hnnn", "nhnhn", "hnhnnh"] {
+        let job = job(layout).with("algorithm.all_reduce", "islands");
+        job.run(|communicator| {
+            every_all_reduce(communicator);
+            assert_eq!(carried_by(communicator, Algorithm::Islands), 6 * 2 * 4);
+            let on_card = communicator.device().plugin() == "nvidia";
+            assert_eq!(communicator.counters().native_calls() > 0, on_card);
+        });
+    }
+}
+
+/// Small chunks: native calls, messages and reductions of several chunks are under way at once.
+#[test]
+fn many_chunks_of_islands_overlap() {
+    let job =
+        job("nhnnh").with("algorithm.all_reduce", "islands").with("engine.chunk_bytes", "4KiB");
+    job.run(|communicator| {
+        let of = |rank: u32, at: usize| rank as i32 * 1000 + at as i32 % 977;
+        let total = |at: usize| 10_000 + 5 * (at as i32 % 977);
+        for in_place in [false, true] {
+            all_reduce(communicator, RedOp::Sum, 200_001, in_place, of, total);
+        }
+    });
+}
+
+/// Every collective that the library offers whole.
+#[test]
+fn whole_collectives_go_through_the_library() {
+    let job =
+        ["all_gather", "broadcast", "reduce", "reduce_scatter", "gather", "scatter", "all_to_all"]
+            .iter()
+            .fold(job("nnn"), |job, name| job.with(&format!("algorithm.{name}"), "native"));
+    job.run(|communicator| {
+        let (device, stream) = (communicator.device(), communicator.stream());
+        let (rank, ranks) = (communicator.rank() as i32, communicator.ranks() as usize);
+        let block = 1001;
+        let mine: Vec<i32> = (0..block * ranks).map(|at| rank * 100_000 + at as i32).collect();
+        let send = device.buffer_from(&mine).expect("a buffer");
+        let long = device.allocate::<i32>(block * ranks).expect("a buffer");
+        let count = block as u64;
+        let dtype = DataType::I32;
+        let wait = |handle: iccl_runtime::Result<iccl_runtime::comm::Handle>| {
+            handle.and_then(|handle| handle.wait()).expect("it goes well");
+        };
+        wait(communicator.all_gather(&send, &long, count, dtype, stream));
+        let gathered: Vec<i32> =
+            (0..3).flat_map(|from| (0..block as i32).map(move |at| from * 100_000 + at)).collect();
+        assert_eq!(long.read::<i32>().expect("read"), gathered);
+        wait(communicator.all_to_all(&send, &long, count, dtype, stream));
+        let own = rank * block as i32;
+        let exchanged: Vec<i32> = (0..3)
+            .flat_map(|from| (0..block as i32).map(move |at| from * 100_000 + own + at))
+            .collect();
+        assert_eq!(long.read::<i32>().expect("read"), exchanged);
+        for root in 0..3 {
+            let is_root = communicator.rank() == root;
+            let receive = device.allocate::<i32>(block * ranks).expect("a buffer");
+            wait(communicator.broadcast(Some(&send), &receive, count, dtype, root, stream));
+            let first: Vec<i32> = (0..block as i32).map(|at| root as i32 * 100_000 + at).collect();
+            assert_eq!(receive.read::<i32>().expect("read")[..block], first);
+            wait(communicator.gather(&send, Some(&receive), count, dtype, root, stream));
+            if is_root {
+                assert_eq!(receive.read::<i32>().expect("read"), gathered);
+            }
+            wait(communicator.scatter(Some(&send), &receive, count, dtype, root, stream));
+            let scattered: Vec<i32> =
+                (0..block as i32).map(|at| root as i32 * 100_000 + own + at).collect();
+            assert_eq!(receive.read::<i32>().expect("read")[..block], scattered);
+            let sum = RedOp::Sum;
+            wait(communicator.reduce(&send, Some(&receive), count, dtype, sum, root, stream));
+            if is_root {
+                let sums: Vec<i32> = (0..block as i32).map(|at| 300_000 + 3 * at).collect();
+                assert_eq!(receive.read::<i32>().expect("read")[..block], sums);
+            }
+        }
+        wait(communicator.reduce_scatter(&send, &long, count, dtype, RedOp::Sum, stream));
+        let sums: Vec<i32> = (0..block as i32).map(|at| 300_000 + 3 * (own + at)).collect();
+        assert_eq!(long.read::<i32>().expect("read")[..block], sums);
+        assert_eq!(carried_by(communicator, Algorithm::Native), 3 + 4 * 3);
+    });
+}
+
+/// B011: by default, what NCCL would round at every step goes another way, and it is told why.
+#[test]
+fn b011_narrow_sums_do_not_go_through_a_library_that_rounds_them() {
+    let means = |communicator: &Communicator, dtype| {
+        let choice = communicator.explain(Collective::AllReduce, dtype, RedOp::Sum, 1 << 20);
+        choice.expect("an algorithm")
+    };
+    job("nn").run(|communicator| {
+        must_be_right(communicator);
+        assert_eq!(means(communicator, DataType::F32).algorithm, Algorithm::Native);
+        let narrow = means(communicator, DataType::Bf16);
+        assert!(!narrow.algorithm.facts().needs_islands, "{narrow:?}");
+        assert!(narrow.reason.contains("does not declare that it sums bf16 so"), "{narrow:?}");
+    });
+    job("nn").with("numerics.accumulate", "library").run(|communicator| {
+        assert_eq!(means(communicator, DataType::Bf16).algorithm, Algorithm::Native);
+    });
+    job("nn").with("device.native", "false").run(|communicator| {
+        must_be_right(communicator);
+        let choice = means(communicator, DataType::F32);
+        assert!(!choice.algorithm.facts().needs_islands, "{choice:?}");
+        assert_eq!(communicator.counters().native_calls(), 0);
+    });
+}
+
+/// Communicators made out of others have native communicators of their own.
+#[test]
+fn parts_of_a_communicator_have_their_own_native_communicators() {
+    let job = job("nnnn").with("algorithm.all_reduce", "native");
+    job.run(|communicator| {
+        let half = communicator
+            .split(Some(communicator.rank() % 2), 0)
+            .expect("a split")
+            .expect("a part of it");
+        for _ in 0..3 {
+            must_be_right(&half);
+            must_be_right(communicator);
+        }
+        assert_eq!(carried_by(&half, Algorithm::Native), 3);
+        half.finalize().expect("a good end");
+        must_be_right(communicator);
+    });
+}
