@@ -1,6 +1,8 @@
 //! Collectives through the makers' own libraries: simulated NVIDIA cards and NCCL, alone and together with ranks
 //! on host memory. Ranks are threads.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use iccl_plugin_api::{Collective, DataType, RedOp};
 use iccl_runtime::comm::{Communicator, Element};
 use iccl_runtime::schedule::Algorithm;
@@ -12,13 +14,26 @@ use iccl_plugin_host as _;
 use iccl_plugin_transport_shm as _;
 use iccl_plugin_transport_tcp as _;
 
+/// Held by the job that is on the cards. Freeing a card's memory waits for all its work, as on real ones, so
+/// jobs that share cards and free memory could wait for each other in a circle.
+fn cards() -> MutexGuard<'static, ()> {
+    static CARDS: Mutex<()> = Mutex::new(());
+    CARDS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A job whose rank r is on an NVIDIA card where `layout[r]` is `n`, and on host memory where it is `h`.
 fn job(layout: &str) -> Job {
-    let job = sim_cards::nvidia(Job::new(layout.len() as u32));
-    (0..).zip(layout.chars()).fold(job, |job, (rank, on)| match on {
-        'n' => job,
-        _ => job.with_on(rank, "device.backend", "host"),
-    })
+    let mut job = sim_cards::nvidia(Job::new(layout.len() as u32));
+    let mut card = 0;
+    for (rank, on) in (0..).zip(layout.chars()) {
+        if on == 'n' {
+            job = job.with_on(rank, "bootstrap.local_rank", &card.to_string());
+            card += 1;
+        } else {
+            job = job.with_on(rank, "device.backend", "host");
+        }
+    }
+    job
 }
 
 /// One all-reduce; every element is compared with what `expected` makes of its place.
@@ -75,6 +90,7 @@ fn carried_by(communicator: &Communicator, algorithm: Algorithm) -> u64 {
 /// B028: one maker's cards only. The library does it all, and it shows.
 #[test]
 fn b028_one_island_is_one_native_call() {
+    let _cards = cards();
     for cards in ["nn", "nnnn"] {
         let job = job(cards).with("algorithm.all_reduce", "native");
         job.run(|communicator| {
@@ -92,6 +108,7 @@ fn b028_one_island_is_one_native_call() {
 /// B004, B028, B030: cards and host memory together, in any order of the ranks; the mean is that over ranks.
 #[test]
 fn b004_b030_islands_and_lone_ranks_reduce_together() {
+    let _cards = cards();
     for layout in ["nnh", "hnnn", "nhnhn", "hnhnnh"] {
         let job = job(layout).with("algorithm.all_reduce", "islands");
         job.run(|communicator| {
@@ -106,6 +123,7 @@ fn b004_b030_islands_and_lone_ranks_reduce_together() {
 /// Small chunks: native calls, messages and reductions of several chunks are under way at once.
 #[test]
 fn many_chunks_of_islands_overlap() {
+    let _cards = cards();
     let job =
         job("nhnnh").with("algorithm.all_reduce", "islands").with("engine.chunk_bytes", "4KiB");
     job.run(|communicator| {
@@ -120,6 +138,7 @@ fn many_chunks_of_islands_overlap() {
 /// Every collective that the library offers whole.
 #[test]
 fn whole_collectives_go_through_the_library() {
+    let _cards = cards();
     let job =
         ["all_gather", "broadcast", "reduce", "reduce_scatter", "gather", "scatter", "all_to_all"]
             .iter()
@@ -177,6 +196,7 @@ fn whole_collectives_go_through_the_library() {
 /// B011: by default, what NCCL would round at every step goes another way, and it is told why.
 #[test]
 fn b011_narrow_sums_do_not_go_through_a_library_that_rounds_them() {
+    let _cards = cards();
     let means = |communicator: &Communicator, dtype| {
         let choice = communicator.explain(Collective::AllReduce, dtype, RedOp::Sum, 1 << 20);
         choice.expect("an algorithm")
@@ -199,9 +219,23 @@ fn b011_narrow_sums_do_not_go_through_a_library_that_rounds_them() {
     });
 }
 
+/// Two ranks on one card: no library serves them, and the plan says so before it is tried.
+#[test]
+fn ranks_that_share_a_card_do_without_the_library() {
+    let _cards = cards();
+    let job = job("nn").with_on(1, "bootstrap.local_rank", "0");
+    job.run(|communicator| {
+        must_be_right(communicator);
+        let why = communicator.plan().islands()[0].why_unused().expect("a reason");
+        assert_eq!(why, "ranks 0 and 1 share a device");
+        assert_eq!(communicator.counters().native_calls(), 0);
+    });
+}
+
 /// Communicators made out of others have native communicators of their own.
 #[test]
 fn parts_of_a_communicator_have_their_own_native_communicators() {
+    let _cards = cards();
     let job = job("nnnn").with("algorithm.all_reduce", "native");
     job.run(|communicator| {
         let half = communicator

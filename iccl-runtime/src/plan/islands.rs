@@ -1,7 +1,9 @@
 //! Which native libraries are used, for which ranks.
 
+use std::collections::BTreeMap;
+
 use super::evidence::{Evidence, RankFact};
-use crate::topology::{NativeAbilities, RankSet, Topology};
+use crate::topology::{NativeAbilities, RankDescriptor, RankSet, Topology};
 
 /// An island, and whether its native library is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +25,13 @@ pub struct PlannedIsland {
 pub enum Unused {
     /// There is one rank only.
     OneRank,
+    /// Ranks share a device, which no library of collectives allows within a communicator.
+    SharedDevice {
+        /// One of the ranks.
+        first: u32,
+        /// Another on the same device.
+        second: u32,
+    },
     /// A rank could not join the native communicator.
     Failed {
         /// Which.
@@ -42,6 +51,9 @@ impl PlannedIsland {
     pub fn why_unused(&self) -> Option<String> {
         Some(match self.unused.as_ref()? {
             Unused::OneRank => "there is one rank only".to_owned(),
+            Unused::SharedDevice { first, second } => {
+                format!("ranks {first} and {second} share a device")
+            }
             Unused::Failed { rank, cause } => format!("rank {rank}: {cause}"),
         })
     }
@@ -56,7 +68,19 @@ impl PlannedIsland {
 }
 
 /// The islands of a job. A rank that could not join turns its island's library off, and no other.
-pub(super) fn islands(topology: &Topology, evidence: &Evidence) -> Vec<PlannedIsland> {
+pub(super) fn islands(
+    ordered: &[&RankDescriptor],
+    topology: &Topology,
+    evidence: &Evidence,
+) -> Vec<PlannedIsland> {
+    let shared = |ranks: &[u32]| {
+        let mut devices = BTreeMap::new();
+        ranks.iter().find_map(|rank| {
+            let RankDescriptor { host, device, .. } = ordered[*rank as usize];
+            let first = *devices.entry((host.key, &device.plugin, device.index)).or_insert(*rank);
+            (first != *rank).then_some(Unused::SharedDevice { first, second: *rank })
+        })
+    };
     let failed = |ranks: &[u32]| {
         let failed = evidence.ranks.iter().filter_map(|(rank, fact)| match fact {
             RankFact::NativeFailed { is_late, cause } if ranks.contains(rank) => {
@@ -76,7 +100,7 @@ pub(super) fn islands(topology: &Topology, evidence: &Evidence) -> Vec<PlannedIs
             ranks: island.ranks.clone(),
             unused: match island.ranks[..] {
                 [_] => Some(Unused::OneRank),
-                _ => failed(&island.ranks),
+                _ => shared(&island.ranks).or_else(|| failed(&island.ranks)),
             },
         })
         .collect()

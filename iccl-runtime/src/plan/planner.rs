@@ -134,7 +134,7 @@ pub fn plan(
     }
     let mut plan = Plan {
         digests: InputDigests::of(descriptors, config, evidence)?,
-        islands: islands(&topology, evidence),
+        islands: islands(&ordered, &topology, evidence),
         topology,
         class_of,
         special,
