@@ -53,6 +53,14 @@ pub fn nvidia(job: Job) -> Job {
         .fold(job, |job, rank| job.with_on(rank, "bootstrap.local_rank", &rank.to_string()))
 }
 
+/// As [`nvidia`], with simulated NCCL too. A process has one or the other.
+///
+/// # Panics
+/// If they cannot be built.
+pub fn nvidia_with_nccl(job: Job) -> Job {
+    nvidia(job).with("plugin.nvidia.library_dir", &text(sim_sdk::nvidia()))
+}
+
 /// The folder of the simulated libraries of these cards.
 pub fn libraries() -> &'static Path {
     &folders().libraries

@@ -23,7 +23,7 @@ fn cards() -> MutexGuard<'static, ()> {
 
 /// A job whose rank r is on an NVIDIA card where `layout[r]` is `n`, and on host memory where it is `h`.
 fn job(layout: &str) -> Job {
-    let mut job = sim_cards::nvidia(Job::new(layout.len() as u32));
+    let mut job = sim_cards::nvidia_with_nccl(Job::new(layout.len() as u32));
     let mut card = 0;
     for (rank, on) in (0..).zip(layout.chars()) {
         if on == 'n' {
@@ -63,6 +63,8 @@ fn all_reduce<T: Element + PartialEq + std::fmt::Debug>(
 /// Sums, minima and means of several lengths, in place and not.
 fn every_all_reduce(communicator: &Communicator) {
     let ranks = communicator.ranks();
+    let warnings = communicator.plan().warnings();
+    assert!(warnings.is_empty(), "{warnings:?}");
     for count in [0, 1, ranks as usize - 1, ranks as usize + 1, 1000, 100_003] {
         for in_place in [false, true] {
             let number = |rank: u32, at: usize| i64::from(rank + 1) * (at as i64 % 1001 - 500);

@@ -27,6 +27,10 @@ pub(super) fn library(plugins: &PluginSet, device: &Device) -> Option<NativeLibr
         return None;
     }
     let collectives = plugins.collectives_of(device.plugin())?;
+    if collectives.support().is_empty() {
+        // The family is there, and the library is not.
+        return None;
+    }
     Some(NativeLibrary {
         id: collectives.library().to_owned(),
         reach: reach::SAME_HOST | reach::OTHER_HOSTS,

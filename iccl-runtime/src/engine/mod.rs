@@ -206,7 +206,7 @@ impl Engine {
                 }
             }));
         }
-        if let (Some(island), Some(pool)) = (parts.native.take(), &parts.pinned) {
+        if let (Some(island), Some(pool)) = (parts.native, &shared.pinned) {
             let weak = Arc::downgrade(&shared);
             let bell = Box::new(move || {
                 if let Some(shared) = weak.upgrade() {

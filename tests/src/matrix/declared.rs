@@ -73,5 +73,5 @@ pub fn only(collective: Collective) -> Option<Algorithm> {
 
 /// Whether an algorithm is for several ranks that have no native library, as those of the matrix.
 fn is_by_itself(algorithm: Algorithm) -> bool {
-    !matches!(algorithm, Algorithm::Local | Algorithm::Native | Algorithm::Islands)
+    algorithm != Algorithm::Local && !algorithm.facts().needs_islands
 }
