@@ -38,6 +38,8 @@ pub(super) struct DeviceInner {
     /// Memory that nobody uses and that could not be freed when that became known.
     leftovers: Mutex<Vec<Leftover>>,
     fork: ForkGuard,
+    /// Words that streams waited for and that nobody uses.
+    idle_words: Mutex<Vec<Leftover>>,
 }
 
 struct Leftover(*mut c_void);
@@ -75,6 +77,7 @@ impl Device {
                 facts,
                 leftovers,
                 fork: ForkGuard::new(),
+                idle_words: Mutex::default(),
             }),
         }
     }
@@ -169,6 +172,21 @@ impl DeviceInner {
     pub(super) fn allocate(&self, bytes: u64, kind: MemoryKind) -> Result<*mut c_void> {
         self.free_leftovers();
         self.open.allocate(bytes, kind).map_err(|error| self.error(error))
+    }
+
+    /// A word in pinned memory for a stream to wait for, with any content.
+    pub(super) fn take_word(&self) -> Result<*mut u64> {
+        let idle = lock(&self.idle_words).pop();
+        match idle {
+            Some(Leftover(pointer)) => Ok(pointer.cast()),
+            None => Ok(self.allocate(size_of::<u64>() as u64, MemoryKind::PinnedHost)?.cast()),
+        }
+    }
+
+    /// Keeps a word for the next stream. It is not freed, since to free pinned memory may wait for all cards
+    /// of the process, and their streams for whoever ends this one.
+    pub(super) fn give_word_back(&self, pointer: *mut u64) {
+        lock(&self.idle_words).push(Leftover(pointer.cast()));
     }
 
     /// Frees memory; later, if this thread drives an engine and the card may wait for its streams before it

@@ -26,7 +26,12 @@ pub(super) fn library(plugins: &PluginSet, device: &Device) -> Option<NativeLibr
     if device.inner.pinned.is_none() || device.inner.native_is_quarantined.load(Ordering::SeqCst) {
         return None;
     }
-    let collectives = plugins.collectives_of(device.plugin())?;
+    library_of(plugins, device.plugin())
+}
+
+/// The native library that a plugin brings, if it has found one.
+pub(super) fn library_of(plugins: &PluginSet, plugin: &str) -> Option<NativeLibrary> {
+    let collectives = plugins.collectives_of(plugin)?;
     if collectives.support().is_empty() {
         // The family is there, and the library is not.
         return None;

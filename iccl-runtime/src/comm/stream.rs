@@ -5,7 +5,6 @@ use std::ffi::c_void;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use iccl_plugin_api::MemoryKind;
 use iccl_plugin_api::sdk::Progress;
 
 use super::device::Device;
@@ -70,8 +69,7 @@ unsafe impl Sync for Word {}
 
 impl Word {
     fn new(device: &Device) -> Result<Arc<Self>> {
-        let bytes = size_of::<u64>() as u64;
-        let pointer = device.inner.allocate(bytes, MemoryKind::PinnedHost)?.cast::<u64>();
+        let pointer = device.inner.take_word()?;
         // SAFETY: 8 bytes of host memory, aligned to 64, that nobody else knows yet.
         unsafe { pointer.write(0) };
         Ok(Arc::new(Self {
@@ -99,7 +97,7 @@ impl Word {
         if !self.device.inner.waits_for_host() {
             return;
         }
-        // SAFETY: allocated in `new`, freed when the last holder is gone.
+        // SAFETY: taken in `new`, given back when the last holder is gone.
         if let Err(error) = unsafe { self.device.inner.open.write_value(self.pointer, last) } {
             tracing::error!(%error, device = %self.device, "a stream could not be let go on");
         }
@@ -111,8 +109,8 @@ impl Drop for Word {
         if self.fork.check().is_err() {
             return;
         }
-        // SAFETY: allocated in `new`, freed once; the stream that waited for it is destroyed.
-        unsafe { self.device.inner.free(self.pointer.cast()) };
+        // The stream that waited for it is destroyed.
+        self.device.inner.give_word_back(self.pointer);
     }
 }
 
