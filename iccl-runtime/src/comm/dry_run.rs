@@ -59,8 +59,15 @@ impl Runtime {
             .map(|(number, rank)| {
                 let host = HostIdentity::detect(rank.host.as_deref().or(own))?;
                 let device = inner.device()?;
-                let mut descriptor =
-                    describe(number, &host, device, &inner.plugins, None, &settings.agreed, uses_native)?;
+                let mut descriptor = describe(
+                    number,
+                    &host,
+                    device,
+                    &inner.plugins,
+                    None,
+                    &settings.agreed,
+                    uses_native,
+                )?;
                 self.adapt(&mut descriptor, rank);
                 Ok(descriptor)
             })
