@@ -157,6 +157,28 @@ pub fn ascend_with_hcomm() -> PathBuf {
     folder
 }
 
+/// Functions of Cambricon's that older releases may lack, by their library.
+const NEWER_IN_NEUWARE: &[(&str, &[&str])] = &[
+    ("libcndrv.so", &["cnMemGetHandleForAddressRange"]),
+    ("libcnrt.so", &["cnrtMemcpyAsync_V3", "cnrtMemcpyAsync_V2"]),
+    ("libcncl.so.1", &["cnclBroadcast", "cnclAlltoAll", "cnclAlltoAllv"]),
+];
+
+/// The simulated libraries of Cambricon without what the plugin can do without.
+///
+/// # Panics
+/// If they can't be built.
+pub fn cambricon_older() -> PathBuf {
+    let whole = folder("cambricon");
+    let folder = beside(&whole, "cambricon-older");
+    for (name, newer) in NEWER_IN_NEUWARE {
+        let mut library = Patched::new(&whole.join(name));
+        newer.iter().for_each(|symbol| library.hide(symbol));
+        library.write(&folder.join(name));
+    }
+    folder
+}
+
 /// A folder beside that of a maker.
 fn beside(folder: &Path, name: &str) -> PathBuf {
     let folder = folder.parent().expect("a folder of all").join(name);
