@@ -180,6 +180,20 @@ fn a_small_cluster_computes_what_it_should() {
     assert!(ran.out.contains("6 ranks on 3 hosts: shm 4, tcp 11"), "{}", ran.out);
 }
 
+#[test]
+fn a_cluster_is_not_started_by_ranks_of_a_launcher() {
+    let path = iccl_tests::command::command_path().to_str().expect("a path");
+    let cluster = file("two-nodes-nvidia.toml");
+    for collective in ["all_reduce", "matrix"] {
+        let perf = [path, "perf", collective, "--cluster", text(&cluster)];
+        let mut arguments = vec!["run", "-n", "2", "--"];
+        arguments.extend(perf);
+        let ran = run_to_end(&mut iccl(&arguments));
+        assert_eq!(ran.code(), Some(2), "{}", ran.all());
+        assert!(ran.err.contains("--cluster starts the ranks itself"), "{}", ran.err);
+    }
+}
+
 /// Whether this machine lets the test make namespaces; says why not.
 fn may_make_networks() -> bool {
     let tools = ["unshare", "ip", "tc"];

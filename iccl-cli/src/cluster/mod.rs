@@ -22,6 +22,9 @@ pub(crate) const VENDORS: &[&str] = &["host", "nvidia", "ascend", "cambricon", "
 /// The vendor whose nodes have no cards: ranks work on the host's memory.
 pub(crate) const HOST: &str = "host";
 
+/// Which host a simulated SDK plays; every rank of a cluster that this command started has it.
+pub(crate) const SIMULATED_HOST: &str = "ICCL_SIM_HOST";
+
 /// Nodes, and which rank sits where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cluster {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::network::Network;
-use super::{Cluster, HOST, Node};
+use super::{Cluster, HOST, Node, SIMULATED_HOST};
 use crate::failure::{Failure, Result};
 use crate::run::job::Place;
 
@@ -91,7 +91,7 @@ impl Stage {
                     ("ICCL_LOCAL_WORLD_SIZE".into(), node.cards.to_string().into()),
                     ("ICCL_ROOT".into(), root_setting),
                     ("ICCL_DEVICE".into(), node.vendor.clone().into()),
-                    ("ICCL_SIM_HOST".into(), node.name.clone().into()),
+                    (SIMULATED_HOST.into(), node.name.clone().into()),
                     ("ICCL_SIM_DEVICES".into(), node.cards.to_string().into()),
                 ];
                 if node.vendor != HOST {

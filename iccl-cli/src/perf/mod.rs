@@ -33,7 +33,7 @@ use iccl_runtime::bootstrap::{Identity, IdentitySettings};
 use iccl_runtime::comm::{Communicator, Runtime};
 use iccl_runtime::config::{Accumulate, Config};
 
-use crate::cluster::{Cluster, ClusterArguments};
+use crate::cluster::{Cluster, ClusterArguments, SIMULATED_HOST};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome, Result};
 use crate::placement::Placement;
@@ -245,12 +245,19 @@ impl Arguments {
 pub(crate) fn perf(context: &Context, arguments: &Arguments) -> Result {
     let request = arguments.request()?;
     let config = context.config()?;
+    let asked = arguments.ranks.or(arguments.placement.ranks());
+    let launched = launched(&config)?;
+    let is_rank_of_cluster = config.environment().get(SIMULATED_HOST).is_some();
+    if arguments.cluster.cluster.is_some() && launched.is_some() && !is_rank_of_cluster {
+        return Err(Failure::usage(
+            "--cluster starts the ranks itself, and a launcher has started this one",
+        )
+        .with_hint("leave --cluster to the launcher: iccl run --cluster FILE -- iccl perf …"));
+    }
     if arguments.collective == Which::Matrix && arguments.matrix_part.is_none() {
         arguments.check_matrix()?;
         return matrix::matrix(context, arguments);
     }
-    let asked = arguments.ranks.or(arguments.placement.ranks());
-    let launched = launched(&config)?;
     let Some(size) = launched else {
         let cluster = arguments.cluster.read()?;
         let asked = asked.or(arguments.placement.hosts).unwrap_or(DEFAULT_RANKS);
