@@ -107,9 +107,10 @@ fn b028_one_island_is_one_native_call() {
     }
 }
 
-/// B004, B028, B030: cards and host memory together, in any order of the ranks; the mean is that over ranks.
+/// B004, B028: cards and host memory together, in any order of the ranks, which the library numbers by
+/// their places on the island; the mean is that over ranks.
 #[test]
-fn b004_b030_islands_and_lone_ranks_reduce_together() {
+fn b004_b028_islands_and_lone_ranks_reduce_together() {
     let _cards = cards();
     for layout in ["nnh", "hnnn", "nhnhn", "hnhnnh"] {
         let job = job(layout).with("algorithm.all_reduce", "islands");
