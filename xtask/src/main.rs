@@ -8,6 +8,7 @@ mod mutants;
 mod nvidia;
 mod pip;
 mod run;
+mod sanitizers;
 mod test;
 
 use std::path::PathBuf;

@@ -20,6 +20,7 @@ struct Mutant {
 const ENGINE: &[&str] = &["-p", "iccl-runtime", "--lib", "engine::"];
 const GROUPS: &[&str] = &["-p", "iccl-tests", "--test", "comm_groups"];
 const BOOTSTRAP: &[&str] = &["-p", "iccl-runtime", "--lib", "bootstrap::"];
+const INTERLEAVINGS: &[&str] = &["-p", "iccl-runtime", "--test", "interleavings"];
 const SCHEDULE: &[&str] = &["-p", "iccl-runtime", "--test", "schedule_matrix"];
 const VENDOR_SUPPORT: &[&str] = &["-p", "iccl-vendor-support", "--lib", "plan::"];
 const ASCEND: &[&str] = &["-p", "iccl-tests", "--test", "plugin_ascend"];
@@ -157,6 +158,95 @@ const MUTANTS: &[Mutant] = &[
         find: "let address = run.address(computation.destination).wrapping_add(piece.range.start as usize);",
         replace: "let address = run.address(computation.destination);",
         tests: ENGINE,
+    },
+    Mutant {
+        name: "driver-sleeps-over-news",
+        file: "iccl-runtime/src/engine/seat.rs",
+        find: "(self.news() == seen && !stop()).then(sleep)",
+        replace: "(!stop()).then(sleep)",
+        tests: INTERLEAVINGS,
+    },
+    Mutant {
+        name: "no-fence-as-the-seat-is-left",
+        file: "iccl-runtime/src/engine/seat.rs",
+        find: "        drop(state);
+        fence(Ordering::SeqCst);",
+        replace: "        drop(state);",
+        tests: INTERLEAVINGS,
+    },
+    Mutant {
+        name: "thread-not-woken-by-who-leaves",
+        file: "iccl-runtime/src/engine/seat.rs",
+        find: "        self.free(state);
+        self.wake_thread();",
+        replace: "        self.free(state);",
+        tests: INTERLEAVINGS,
+    },
+    Mutant {
+        name: "news-told-before-it-counts",
+        file: "iccl-runtime/src/engine/seat.rs",
+        find: "        self.news.fetch_add(1, Ordering::Release);
+        self.wake_driver();
+        self.wake_thread();",
+        replace: "        self.wake_driver();
+        self.wake_thread();
+        self.news.fetch_add(1, Ordering::Release);",
+        tests: INTERLEAVINGS,
+    },
+    Mutant {
+        name: "bystander-looks-once",
+        file: "iccl-runtime/src/engine/seat.rs",
+        find: "if stops { None } else { self.try_take() };",
+        replace: "None;",
+        tests: INTERLEAVINGS,
+    },
+    Mutant {
+        name: "bystander-told-while-it-looks",
+        file: "iccl-runtime/src/engine/seat.rs",
+        find: "            drop(lock(&self.bystanders));\n",
+        replace: "",
+        tests: INTERLEAVINGS,
+    },
+    Mutant {
+        name: "failed-submission-is-everyones",
+        file: "iccl-runtime/src/engine/inbox.rs",
+        find: "Some(error) if self.take_back(number) => Err(error),",
+        replace: "Some(error) if self.take_back(number) || true => Err(error),",
+        tests: INTERLEAVINGS,
+    },
+    Mutant {
+        name: "over-before-the-stream-goes-on",
+        file: "iccl-runtime/src/engine/outcome.rs",
+        find: "        last();
+        self.state.store(state, Ordering::Release);",
+        replace: "        self.state.store(state, Ordering::Release);
+        last();",
+        tests: INTERLEAVINGS,
+    },
+    Mutant {
+        name: "ready-without-what-was-before",
+        file: "iccl-runtime/src/engine/outcome.rs",
+        find: "self.ready.store(true, Ordering::Release);",
+        replace: "self.ready.store(true, Ordering::Relaxed);",
+        tests: INTERLEAVINGS,
+    },
+    Mutant {
+        name: "last-one-does-not-see-the-others",
+        file: "iccl-runtime/src/comm/countdown.rs",
+        find: "self.left.fetch_sub(1, Ordering::AcqRel)",
+        replace: "self.left.fetch_sub(1, Ordering::Relaxed)",
+        tests: INTERLEAVINGS,
+    },
+    Mutant {
+        name: "two-come-at-once",
+        file: "iccl-runtime/src/comm/countdown.rs",
+        find: "self.left.fetch_sub(1, Ordering::AcqRel) == 1",
+        replace: "{
+            let left = self.left.load(Ordering::Acquire);
+            self.left.store(left - 1, Ordering::Release);
+            left == 1
+        }",
+        tests: INTERLEAVINGS,
     },
     Mutant {
         name: "split-passes-for-a-call",

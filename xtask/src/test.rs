@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use crate::run::{Failure, cargo, is_installed, output, run, workspace};
-use crate::{generate, layout};
+use crate::{generate, layout, sanitizers};
 
 type Step = (&'static str, fn() -> Result<(), Failure>);
 
@@ -38,6 +38,8 @@ const FULL_STEPS: &[Step] = &[
         run(cargo(&program).args(["--", "huge"]))
     }),
     ("valgrind", valgrind),
+    ("threads", sanitizers::threads),
+    ("addresses", sanitizers::addresses),
     ("matrix", matrix),
 ];
 
