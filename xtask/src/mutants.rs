@@ -24,6 +24,7 @@ const INTERLEAVINGS: &[&str] = &["-p", "iccl-runtime", "--test", "interleavings"
 const SCHEDULE: &[&str] = &["-p", "iccl-runtime", "--test", "schedule_matrix"];
 const VENDOR_SUPPORT: &[&str] = &["-p", "iccl-vendor-support", "--lib", "plan::"];
 const ASCEND: &[&str] = &["-p", "iccl-tests", "--test", "plugin_ascend"];
+const KUNLUN: &[&str] = &["-p", "iccl-tests", "--test", "plugin_kunlun"];
 
 const MUTANTS: &[Mutant] = &[
     Mutant {
@@ -374,6 +375,35 @@ const MUTANTS: &[Mutant] = &[
         find: "(table.HcclBroadcast)(receive, count, dtype, root, handle, stream),",
         replace: "(table.HcclBroadcast)(receive, u64::from(root), dtype, count as u32, handle, stream),",
         tests: ASCEND,
+    },
+    Mutant {
+        name: "kunlun-copies-as-cuda-does",
+        file: "plugins/kunlun/src/native.rs",
+        find: "Direction::HostToDevice => Some(sys::XPU_HOST_TO_DEVICE),",
+        replace: "Direction::HostToDevice => Some(sys::XPU_DEVICE_TO_HOST),",
+        tests: KUNLUN,
+    },
+    Mutant {
+        name: "kunlun-copies-before-its-stream",
+        file: "plugins/kunlun/src/native.rs",
+        find: "        check_xpu(\"xpu_wait\", unsafe { (self.xpu.xpu_wait)(stream) })?;
+        self.waits.passed(handle, given);",
+        replace: "        self.waits.passed(handle, given);",
+        tests: KUNLUN,
+    },
+    Mutant {
+        name: "kunlun-ranks-before-rank",
+        file: "plugins/kunlun/src/communicator.rs",
+        find: "(&raw mut context, own_rank, number_of_ranks, id)",
+        replace: "(&raw mut context, number_of_ranks, own_rank, id)",
+        tests: KUNLUN,
+    },
+    Mutant {
+        name: "kunlun-counts-used-again",
+        file: "plugins/kunlun/src/scratch.rs",
+        find: "if chip.face.event_query(chip.ordinal, event)? == Progress::Done {",
+        replace: "if chip.face.event_query(chip.ordinal, event).is_ok() {",
+        tests: KUNLUN,
     },
 ];
 

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use iccl_plugin_api::sdk::{NativeCall, Progress};
 use iccl_plugin_api::tables::collectives_flag;
-use iccl_plugin_api::{Collective, DataType, RedOp, Status};
+use iccl_plugin_api::{Collective, DataType, MemoryKind, RedOp, Status};
 use iccl_tests::maker::{
     BLOCK, RANKS, Rank, SOON, blocks_are_moved_and_reduced, contributions, every_type_is_moved,
     on_all_ranks, reductions_are_right, rings_meet_in_groups,
 };
+use iccl_tests::oracle;
 
 use crate::simulator::{EXPECTED, machine};
 
@@ -47,13 +48,17 @@ fn sends_and_receives_meet_and_groups_are_issued_together() {
 #[test]
 fn counts_on_the_card_stay_until_the_call_has_read_them() {
     let machine = machine();
-    // Late enough that several calls are under way: each needs arrays of its own.
-    machine.simulate("delay_us", "20000");
     on_all_ranks(&machine, |rank| {
         let dtype = DataType::I32;
         let inputs = contributions(dtype, RedOp::Sum, BLOCK * RANKS);
         rank.fill(rank.send, &inputs[rank.number]);
         rank.fill(rank.receive, &[]);
+        // The last rank comes late, so that two more calls wait on the others' streams: each needs
+        // arrays of its own.
+        if rank.number == RANKS - 1 {
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        let gather = NativeCall { count: 1, ..rank.call(Collective::AllGather, dtype, None) };
         let to_all = |counts: &'static [u64; RANKS], places: &'static [u64; RANKS]| NativeCall {
             send_counts: counts,
             send_displacements: places,
@@ -66,6 +71,7 @@ fn counts_on_the_card_stay_until_the_call_has_read_them() {
         let second = to_all(&[1; RANKS], &[1, 3, 5, 7]);
         // SAFETY: the buffers have room, and the stream is waited for before they are read.
         unsafe {
+            rank.communicator.call(&gather, rank.stream).expect("taken");
             rank.communicator.call(&first, rank.stream).expect("taken");
             rank.communicator.call(&second, rank.stream).expect("taken");
         }
@@ -74,6 +80,33 @@ fn counts_on_the_card_stay_until_the_call_has_read_them() {
         let expected: Vec<u8> =
             inputs.iter().flat_map(|input| input[place..place + 8].to_vec()).collect();
         assert_eq!(rank.read(rank.receive)[..expected.len()], expected);
+    });
+}
+
+#[test]
+fn a_copy_behind_a_collective_sees_its_result() {
+    let machine = machine();
+    machine.simulate("delay_us", "50000");
+    on_all_ranks(&machine, |rank| {
+        let dtype = DataType::F32;
+        let inputs = contributions(dtype, RedOp::Sum, BLOCK);
+        rank.fill(rank.send, &inputs[rank.number]);
+        rank.fill(rank.receive, &[]);
+        let bytes = (BLOCK * dtype.size_bytes()) as u64;
+        let pinned = rank.card.allocate(bytes, MemoryKind::PinnedHost).expect("memory");
+        let to = (pinned, MemoryKind::PinnedHost);
+        let from = (rank.receive.cast_const(), MemoryKind::Device);
+        let sum = rank.call(Collective::AllReduce, dtype, Some(RedOp::Sum));
+        // SAFETY: both sides are this long, and the stream is waited for before they are read.
+        let copied = unsafe {
+            rank.communicator.call(&sum, rank.stream).expect("taken");
+            rank.card.copy(rank.stream, to, from, bytes).expect("enqueued");
+            rank.card.stream_synchronize(rank.stream, SOON).expect("done");
+            std::slice::from_raw_parts(pinned.cast::<u8>(), bytes as usize).to_vec()
+        };
+        assert_eq!(copied, oracle::reduced(dtype, RedOp::Sum, &inputs));
+        // SAFETY: nothing uses it any more.
+        unsafe { rank.card.free(pinned) }.expect("freed");
     });
 }
 
