@@ -231,6 +231,8 @@ fn ranks_that_share_a_card_do_without_the_library() {
         must_be_right(communicator);
         let why = communicator.plan().islands()[0].why_unused().expect("a reason");
         assert_eq!(why, "ranks 0 and 1 share a device");
+        let text = communicator.plan().report().to_string();
+        assert!(text.contains("ranks 0-1, not used: ranks 0 and 1 share a device"), "{text}");
         assert_eq!(communicator.counters().native_calls(), 0);
     });
 }

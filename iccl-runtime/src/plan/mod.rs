@@ -33,7 +33,8 @@ pub use links::{CostModel, LinkDecision};
 pub use planner::{Plan, PlanConfig, plan};
 pub use reason::{Reason, Refusal};
 pub use report::{
-    ClassRow, HostRow, LinkRow, PlanReport, REPORT_SCHEMA, RefusalRow, WayRow, text_table,
+    ClassRow, HostRow, IslandRow, LinkRow, PlanReport, REPORT_SCHEMA, RefusalRow, WayRow,
+    text_table,
 };
 pub use rule::{Rule, RuleRef};
 pub use tier::{Access, Side, Tier};

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::PLANNER_VERSION;
 use super::decide::Way;
 use super::divergence::hex;
+use super::islands::PlannedIsland;
 use super::links::LinkDecision;
 use super::planner::Plan;
 use super::reason::Refusal;
@@ -35,6 +36,8 @@ pub struct PlanReport {
     pub ranks: usize,
     /// The hosts.
     pub hosts: Vec<HostRow>,
+    /// The ranks that one native library could serve, and whether it does.
+    pub islands: Vec<IslandRow>,
     /// How many links take each tier. A link counts once, not once in each direction.
     pub tiers: BTreeMap<Tier, u64>,
     /// The tier from each rank (row) to each rank (column); absent above 32 ranks.
@@ -58,6 +61,21 @@ pub struct HostRow {
     pub key: String,
     /// Its ranks.
     pub ranks: Vec<u32>,
+}
+
+/// Ranks that one native library could serve together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct IslandRow {
+    /// Name and version of the library.
+    pub library: String,
+    /// The vendor of the devices.
+    pub vendor: String,
+    /// The ranks.
+    pub ranks: Vec<u32>,
+    /// Whether the library is used.
+    pub used: bool,
+    /// Why it is not; null if it is.
+    pub unused_because: Option<String>,
 }
 
 /// A way that a link takes or could take.
@@ -212,6 +230,7 @@ impl Plan {
             epoch: self.epoch(),
             ranks: self.world_size(),
             hosts: self.topology().hosts().iter().map(HostRow::from).collect(),
+            islands: self.islands().iter().map(IslandRow::from).collect(),
             tiers,
             matrix: small.then(|| (0..ranks).map(row).collect()),
             links: small.then(|| pairs().filter_map(link_row).collect()),
@@ -224,6 +243,18 @@ impl Plan {
 impl From<&crate::topology::Host> for HostRow {
     fn from(host: &crate::topology::Host) -> Self {
         Self { name: host.name.clone(), key: host.key.to_string(), ranks: host.ranks.clone() }
+    }
+}
+
+impl From<&PlannedIsland> for IslandRow {
+    fn from(island: &PlannedIsland) -> Self {
+        Self {
+            library: island.library.clone(),
+            vendor: island.vendor.clone(),
+            ranks: island.ranks.clone(),
+            used: island.is_used(),
+            unused_because: island.why_unused(),
+        }
     }
 }
 
@@ -332,6 +363,14 @@ impl fmt::Display for PlanReport {
         }
         if self.hosts.len() > MOST_RANKS_WITH_LINKS {
             writeln!(f, "and {} more hosts", self.hosts.len() - MOST_RANKS_WITH_LINKS)?;
+        }
+        for island in self.islands.iter().take(MOST_RANKS_WITH_LINKS) {
+            let ranks: crate::topology::RankSet = island.ranks.iter().copied().collect();
+            write!(f, "{}: {}", island.library, ranks.phrase())?;
+            match &island.unused_because {
+                Some(why) => writeln!(f, ", not used: {why}")?,
+                None => writeln!(f)?,
+            }
         }
         let matrix = self.matrix_table();
         if !matrix.is_empty() {
