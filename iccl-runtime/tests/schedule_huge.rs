@@ -45,14 +45,14 @@ fn compile_all(request: &Request) -> Vec<Schedule> {
 }
 
 /// Whether an algorithm is for several ranks that have no native library.
-fn is_by_itself(algorithm: &Algorithm) -> bool {
+fn is_by_itself(algorithm: Algorithm) -> bool {
     !matches!(algorithm, Algorithm::Local | Algorithm::Native | Algorithm::Islands)
 }
 
 fn huge_requests() -> Vec<Request> {
     let mut requests = Vec::new();
     for collective in COLLECTIVES {
-        for algorithm in candidates(collective).filter(is_by_itself) {
+        for algorithm in candidates(collective).filter(|one| is_by_itself(*one)) {
             for ranks in [2, 3, 7] {
                 requests.extend(HUGE.map(|count| request(collective, algorithm, count, ranks)));
             }
@@ -180,7 +180,8 @@ fn b025_lengths_that_no_buffer_can_have_are_refused() {
         (1 << 63, DataType::U8),
     ] {
         for collective in COLLECTIVES.into_iter().chain([Collective::Send]) {
-            let algorithm = candidates(collective).filter(is_by_itself).last().expect("one");
+            let algorithm =
+                candidates(collective).filter(|one| is_by_itself(*one)).last().expect("one");
             let request = Request { dtype, ..request(collective, algorithm, count, 3) };
             let error = compile(&request).expect_err("too long");
             assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
@@ -192,7 +193,8 @@ fn b025_lengths_that_no_buffer_can_have_are_refused() {
     for collective in COLLECTIVES {
         let vector = [Collective::AllReduce, Collective::Reduce, Collective::Broadcast]
             .contains(&collective);
-        let algorithm = candidates(collective).filter(is_by_itself).last().expect("one");
+        let algorithm =
+            candidates(collective).filter(|one| is_by_itself(*one)).last().expect("one");
         let result = compile(&request(collective, algorithm, 1 << 58, 7));
         assert_eq!(
             result.map_err(|error| error.kind()).err(),
