@@ -507,9 +507,14 @@ fn a_device_that_fails_does_so_for_its_caller_alone() {
         if communicator.rank() == 0 {
             for calls in 0..4 {
                 fail_after(24, calls);
-                let error = device.stream().expect_err("one of its calls fails");
-                assert_eq!(error.kind(), ErrorKind::OutOfResources, "{error}");
-                assert!(has_failed(24));
+                match device.stream() {
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::OutOfResources, "{error}");
+                        assert!(has_failed(24));
+                    }
+                    // What one that failed had made already is there for the next.
+                    Ok(_) => assert!(calls > 0 && !has_failed(24)),
+                }
             }
             fail_after(24, 0);
             let stream = device.stream();
