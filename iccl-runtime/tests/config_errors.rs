@@ -51,6 +51,22 @@ fn b096_unknown_key_names_the_nearest() {
 }
 
 #[test]
+fn a_log_level_that_is_none_is_refused() {
+    let load_level = |level: &str| load(format!("[log]\nlevel = \"{level}\"\n"));
+    for right in
+        ["off", "WARN", "info,iccl_runtime::plan=debug", "acme::driver, warn", "[span]=info"]
+    {
+        assert!(load_level(right).is_ok(), "{right}");
+    }
+    for wrong in ["loud", "wran", "info,iccl_runtime::plan=debg", "=debug", ""] {
+        let lines = load_level(wrong).expect_err(wrong);
+        let start =
+            format!("iccl.toml:2:9: log.level = \"{wrong}\": expected a level (off, error, ");
+        assert!(lines.concat().starts_with(&start), "{lines:?}");
+    }
+}
+
+#[test]
 fn b096_right_key_at_the_wrong_level_names_the_right_one() {
     assert_eq!(
         refusal("path = [\"/opt\"]"),

@@ -72,6 +72,34 @@ fn a_mistyped_setting_names_the_nearest() {
 }
 
 #[test]
+fn a_mistyped_name_of_a_plugin_or_an_algorithm_names_the_nearest() {
+    let device = ran(&["plan", "--set", "device.backend=hots"]);
+    assert!(device.err.contains("hint: did you mean host?"), "{}", device.err);
+    let transport = ran(&["plan", "--set", "transport.enabled=tpc,shm"]);
+    assert_eq!(transport.code(), Some(0), "{}", transport.all());
+    assert!(
+        transport.err.contains("lists \"tpc\"") && transport.err.contains("did you mean \"tcp\"?"),
+        "{}",
+        transport.err
+    );
+    let none = ran(&["plan", "--set", "transport.enabled=tpc"]);
+    assert!(none.err.contains("hint: ") && none.code() == Some(1), "{}", none.all());
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("iccl.toml");
+    std::fs::write(&file, "[algorithm]\nbroadcast = \"binominal\"\n").expect("written");
+    let algorithm = ran(&["plan", "--config", file.to_str().expect("a path")]);
+    assert_eq!(algorithm.code(), Some(2), "{}", algorithm.all());
+    assert!(
+        algorithm.err.contains("iccl.toml:2:13: algorithm.broadcast: ")
+            && algorithm.err.contains("did you mean \"binomial\"?"),
+        "{}",
+        algorithm.err
+    );
+    let quiet = ran(&["plan", "--set", "transport.enabled=shm,tcp,rdma"]);
+    assert!(quiet.err.is_empty(), "{}", quiet.err);
+}
+
+#[test]
 fn b096_an_unknown_key_of_a_file_is_named_with_its_place() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("iccl.toml");

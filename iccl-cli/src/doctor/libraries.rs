@@ -82,6 +82,9 @@ const WANTED: &[Wanted] = &[
     },
 ];
 
+/// Those of [`WANTED`] without which a plugin is active too, and has no native collectives.
+const NATIVE_LIBRARIES: [&str; 4] = ["NCCL", "HCCL", "CNCL", "BKCL"];
+
 pub(super) fn checks(config: &Config, plugins: Option<&PluginSet>) -> Vec<Check> {
     let path = config.environment().get("LD_LIBRARY_PATH").unwrap_or_default();
     let folders = loader_folders(path, Path::new("/etc/ld.so.conf"));
@@ -96,7 +99,14 @@ pub(super) fn checks(config: &Config, plugins: Option<&PluginSet>) -> Vec<Check>
         .map(|wanted| {
             let is_needed =
                 has_plugin(wanted.plugin) || (wanted.plugin == "transport-rdma" && has_rdma);
-            wanted.check(find(&folders, wanted.files), is_needed)
+            let place = find(&folders, wanted.files);
+            if place.is_none() && plugins.is_some_and(|set| wanted.is_in_use(set)) {
+                return Check::ok(
+                    wanted.what,
+                    format!("plugin {} found it, not where the loader looks", wanted.plugin),
+                );
+            }
+            wanted.check(place, is_needed)
         })
         .collect()
 }
@@ -110,6 +120,15 @@ pub(super) fn checks_of(config: &Config, plugin: &str) -> Vec<Check> {
 }
 
 impl Wanted {
+    /// Whether the plugin has it, wherever it was found.
+    fn is_in_use(&self, plugins: &PluginSet) -> bool {
+        if NATIVE_LIBRARIES.contains(&self.what) {
+            return plugins.collectives_of(self.plugin).is_some();
+        }
+        let mut records = plugins.records().iter();
+        records.any(|record| record.is_active() && record.name.as_deref() == Some(self.plugin))
+    }
+
     fn check(&self, place: Option<PathBuf>, is_needed: bool) -> Check {
         match place {
             Some(place) => Check::ok(self.what, place.display().to_string()),

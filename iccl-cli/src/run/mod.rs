@@ -33,7 +33,7 @@ rank in front. INT, TERM, HUP, QUIT, USR1, USR2 and CONT are handed on. When a r
 error or by a signal, the others get --grace to say what they saw, then TERM, then KILL.
 
 Exit status: that of the first rank that failed, 128 + the signal that killed it, or 0.
-127: the command was not found.";
+127: the command was not found. 126: it cannot be run.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {

@@ -109,7 +109,8 @@ pub(super) fn check_names(config: &Config) -> Result<()> {
             return Err(Error::new(
                 ErrorKind::InvalidConfig,
                 format!(
-                    "algorithm.{name}: there is no algorithm \"{}\" for it{near}",
+                    "{}: algorithm.{name}: there is no algorithm \"{}\" for it{near}",
+                    config.provenance(&format!("algorithm.{name}")),
                     range.algorithm
                 ),
             )

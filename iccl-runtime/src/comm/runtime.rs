@@ -279,8 +279,11 @@ impl RuntimeInner {
             self.plugins.devices_of(backend).collect()
         };
         if candidates.is_empty() {
-            let name = if backend == AUTO { "host" } else { backend };
-            return Err(self.plugins.missing(name, "device.backend"));
+            return Err(if backend == AUTO {
+                self.plugins.missing("host", "device.backend = \"auto\" where no card is found")
+            } else {
+                self.plugins.missing(backend, "device.backend")
+            });
         }
         let local_rank = self.config.bootstrap.local_rank.unwrap_or(0) as usize;
         Ok(candidates[local_rank % candidates.len()])

@@ -215,6 +215,50 @@ impl Codec for Text {
     }
 }
 
+/// What is logged: levels, and targets with levels. A word alone that is no level would be taken for a
+/// target, and all else would fall silent.
+pub(super) struct LogFilter;
+
+impl LogFilter {
+    fn is_level(word: &str) -> bool {
+        const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+        LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word))
+    }
+
+    fn is_directive(part: &str) -> bool {
+        match part.rsplit_once('=') {
+            Some((target, level)) => !target.is_empty() && Self::is_level(level),
+            None => Self::is_level(part) || part.contains("::"),
+        }
+    }
+}
+
+impl Codec for LogFilter {
+    type Value = String;
+
+    fn read(&self, node: &Node) -> Result<String, Rejections> {
+        match node.text() {
+            // Spans and fields are left to the reader of the filter.
+            Some(text)
+                if text.contains('[')
+                    || text.split(',').all(|part| Self::is_directive(part.trim())) =>
+            {
+                Ok(text.to_owned())
+            }
+            _ => Err(self.refuse(node).into()),
+        }
+    }
+
+    fn show(&self, value: &String) -> Option<String> {
+        Some(value.clone())
+    }
+
+    fn accepted(&self) -> String {
+        "a level (off, error, warn, info, debug, trace), or a filter of TARGET=LEVEL and levels"
+            .to_owned()
+    }
+}
+
 /// A file or folder; relative ones start at the configuration file's folder, or at the working
 /// directory where they come from the environment or the API.
 pub(super) struct FilePath;

@@ -7,7 +7,7 @@ use crate::{Error, ErrorKind, Result};
 use super::codec::{Codec, Shape};
 use super::collections::{inline_table, toml_key};
 use super::node::{Node, Raw, Rejection, Rejections, quoted};
-use super::settings::Config;
+use super::settings::{Config, Transport};
 use super::suggest::nearest;
 use super::units::{parse_bytes, parse_duration};
 
@@ -164,6 +164,23 @@ impl Config {
                 let hint = nearest(plugin, present.iter().copied())
                     .map_or_else(String::new, |near| format!("; did you mean [plugin.{near}]?"));
                 format!("[plugin.{plugin}] has no effect: there is no plugin {plugin}{hint}")
+            })
+            .collect()
+    }
+
+    /// A line for every name in `transport.enabled` that is no transport of iccl's and not among the
+    /// plugins `present`.
+    pub(crate) fn transports_without_plugin(&self, present: &[&str]) -> Vec<String> {
+        const KEY: &str = "transport.enabled";
+        let usual = Transport::default().enabled;
+        let known = || present.iter().copied().chain(usual.iter().map(String::as_str));
+        let unknown = self.transport.enabled.iter().filter(|name| known().all(|one| one != *name));
+        unknown
+            .map(|name| {
+                let hint = nearest(name, known())
+                    .map_or_else(String::new, |near| format!("; did you mean \"{near}\"?"));
+                let origin = self.provenance(KEY);
+                format!("{origin}: {KEY} lists \"{name}\", and there is no such plugin{hint}")
             })
             .collect()
     }

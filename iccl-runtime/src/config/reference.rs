@@ -112,7 +112,7 @@ In the environment and through the API a value is text: `30s`, `tcp`, `true`. Li
 commas (`tcp,shm`), lists of folders by colons, and tables are `name=value; name=value`. A list or
 a table may also be given as TOML: `[\"tcp\", \"shm\"]`, `{{ nvidia = \">=1.2, <2\" }}`. Of a table, a
 later source replaces single entries; a list is replaced as a whole. The API reaches single entries
-by key: `plugins.require.nvidia`, `plugin.tcp.sockets`.
+by key: `plugins.require.nvidia`, `plugin.tcp.sockets_per_peer`.
 
 Durations have a unit: `ns`, `us`, `ms`, `s`, `min`, `h`. Sizes are bytes; `K`, `M`, `G`, `KiB`,
 `MiB`, `GiB` count in powers of 1024, `KB`, `MB`, `GB` in powers of 1000.

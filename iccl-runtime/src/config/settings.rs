@@ -8,8 +8,8 @@ use semver::VersionReq;
 
 use super::algorithm::{Algorithm, AlgorithmChoice, collectives};
 use super::codec::{
-    Bandwidth, Boolean, Bytes, Codec, FilePath, Hidden, Integer, Named, Optional, Secret, Span,
-    Text, choice,
+    Bandwidth, Boolean, Bytes, Codec, FilePath, Hidden, Integer, LogFilter, Named, Optional,
+    Secret, Span, Text, choice,
 };
 use super::collections::{Folders, Requirement, Sha256, folders, map, map_of, names};
 use super::plugin_tables::{PerPlugin, PluginTables};
@@ -248,7 +248,7 @@ settings! {
         /// What is logged.
         log: Log {
             /// The level, or a filter such as `info,iccl_runtime::plan=debug`.
-            level: String = "info".into(); Text("a level (error, warn, info, debug, trace) or a filter");
+            level: String = "info".into(); LogFilter;
                 r#""info,iccl_runtime::plan=debug""#; variable("ICCL_LOG");
             /// How lines are written.
             format: LogFormat = LogFormat::Text; choice::<LogFormat>(); r#""json""#;
@@ -263,9 +263,9 @@ settings! {
             r#"{ all_reduce = [{ max_bytes = "64KiB", use = "direct" }, { use = "owner" }], broadcast = "binomial" }"#;
             variable("ICCL_ALGORITHM").agreed();
         /// The settings of plugins, one table `[plugin.NAME]` for each, be it a device's or a
-        /// transport's. `iccl plugins` shows which settings a plugin has; another is an error.
+        /// transport's. `iccl plugins -v` shows which settings a plugin has; another is an error.
         plugin: PluginTables = PluginTables::default(); PerPlugin;
-            r#"{ nvidia = { library_dir = "/opt/nccl/lib" }, tcp = { sockets = 4 } }"#;
+            r#"{ nvidia = { library_dir = "/opt/nccl/lib" }, tcp = { sockets_per_peer = 4 } }"#;
             variable("ICCL_PLUGIN_SETTINGS").guarded();
     }
 }

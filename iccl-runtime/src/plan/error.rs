@@ -111,6 +111,9 @@ impl From<PlanError> for RuntimeError {
             }
             PlanError::Unsatisfiable(link) if !link.missing.is_empty() => runtime
                 .with_hint("`iccl plugins` shows where plugins were looked for and what was found"),
+            PlanError::Unsatisfiable(_) => runtime.with_hint(
+                "`iccl plugins` shows the transports, `iccl config transport` which are enabled; docs/plan.md explains each reason",
+            ),
             PlanError::Versions(divergence) | PlanError::Diverged(divergence) => {
                 match divergence.odd_one_out() {
                     Some(rank) => runtime.with_rank(rank),

@@ -217,7 +217,10 @@ impl<'a> Discovery<'a> {
             .filter_map(|record| record.name.as_deref())
             .flat_map(names_of)
             .collect();
-        for line in self.config.tables_without_plugin(present) {
+        for line in self.config.tables_without_plugin(present.iter().copied()) {
+            tracing::warn!("{line}");
+        }
+        for line in self.config.transports_without_plugin(&present) {
             tracing::warn!("{line}");
         }
     }

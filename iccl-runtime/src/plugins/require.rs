@@ -2,10 +2,10 @@
 
 use semver::VersionReq;
 
-use super::names::means;
+use super::names::{means, names_of};
 use super::record::Record;
 use super::set::PluginSet;
-use crate::config::Config;
+use crate::config::{Config, nearest};
 use crate::{Error, ErrorKind, Result};
 
 /// Sees that every plugin of `[plugins.require]` is active in a version that matches.
@@ -57,11 +57,17 @@ pub(super) fn missing(
         }
         None => format!("{wanted} is asked for by {why}, and not active"),
     };
+    let known = set.records().iter().filter_map(|record| record.name.as_deref());
+    let near = if matching.is_empty() { nearest(name, known.flat_map(names_of)) } else { None };
+    let shows = "`iccl plugins` shows every candidate and its reason";
     Error::new(
         ErrorKind::PluginMissing,
         format!("{text}; searched {}; seen: {seen}", searched.join(", ")),
     )
-    .with_hint("`iccl plugins` shows every candidate and its reason")
+    .with_hint(match near {
+        Some(near) => format!("did you mean {near}? {shows}"),
+        None => shows.to_owned(),
+    })
 }
 
 /// Whether a record is about the plugin of this name, by what is known or by its file's name.
