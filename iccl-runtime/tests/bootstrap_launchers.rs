@@ -3,6 +3,7 @@
 
 mod bootstrap_support;
 
+use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -31,7 +32,9 @@ fn rank() {
     assert_eq!(bootstrap.descriptors(), expected);
     bootstrap.barrier(PATIENT).unwrap();
     let (rank, world_size, launcher) = (identity.rank, identity.world_size, identity.launcher);
-    println!("\nrank {rank} of {world_size} under {launcher} is fine");
+    // In one piece: what the other ranks' test harnesses print must not come between.
+    let line = format!("\nrank {rank} of {world_size} under {launcher} is fine\n");
+    std::io::stdout().write_all(line.as_bytes()).unwrap();
     bootstrap.goodbye(PATIENT);
 }
 

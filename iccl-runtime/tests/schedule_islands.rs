@@ -198,6 +198,9 @@ fn b011_what_libraries_must_not_reduce_is_refused_with_the_reason() {
     assert!(text.contains("a native sum of i32 would wrap before it is divided"), "{text}");
     let text = refusal(&mean(DataType::F16));
     assert!(text.contains("a native sum of f16 may overflow where the mean does not"), "{text}");
+    let text = refusal(&with(mean(DataType::F32), &two, &every(0), strict));
+    assert!(text.contains("a native sum of f32 may overflow where the mean does not"), "{text}");
+    assert!(compile(&mean(DataType::F32)).is_ok());
 
     let repeatable = NativeRules { deterministic: true, ..strict };
     let text = refusal(&with(sum(&two, DataType::F32), &two, &every(0), repeatable));

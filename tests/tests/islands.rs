@@ -113,7 +113,9 @@ fn b028_one_island_is_one_native_call() {
 fn b004_b028_islands_and_lone_ranks_reduce_together() {
     let _cards = cards();
     for layout in ["nnh", "hnnn", "nhnhn", "hnhnnh"] {
-        let job = job(layout).with("algorithm.all_reduce", "islands");
+        let job = job(layout)
+            .with("algorithm.all_reduce", "islands")
+            .with("numerics.accumulate", "library");
         job.run(|communicator| {
             every_all_reduce(communicator);
             assert_eq!(carried_by(communicator, Algorithm::Islands), 6 * 2 * 4);
@@ -121,6 +123,22 @@ fn b004_b028_islands_and_lone_ranks_reduce_together() {
             assert_eq!(communicator.counters().native_calls() > 0, on_card);
         });
     }
+}
+
+/// By default a mean does not go through sums that could overflow where the mean does not.
+#[test]
+fn a_mean_of_large_values_on_islands_is_finite() {
+    let _cards = cards();
+    job("nnh").run(|communicator| {
+        let (large, count) = (f32::MAX, 1 << 20);
+        all_reduce(communicator, RedOp::Avg, count, false, |_, _| large, |_| large);
+        let device = communicator.device();
+        let explained =
+            communicator.explain(Collective::AllReduce, DataType::F32, RedOp::Avg, count as u64);
+        let considered = explained.expect("an algorithm").considered;
+        let refused = format!("{considered:?}");
+        assert!(refused.contains("may overflow where the mean does not"), "{device}: {refused}");
+    });
 }
 
 /// Small chunks: native calls, messages and reductions of several chunks are under way at once.

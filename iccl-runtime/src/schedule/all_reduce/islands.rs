@@ -44,6 +44,11 @@ pub(in super::super) fn refusal(request: &Request) -> Option<String> {
     if op == RedOp::Avg && dtype.is_narrow_float() && dtype != iccl_plugin_api::DataType::Bf16 {
         return Some(format!("a native sum of {dtype} may overflow where the mean does not"));
     }
+    if op == RedOp::Avg && !islands.rules().library_rounds {
+        return Some(format!(
+            "numerics.accumulate is \"f32\", and a native sum of {dtype} may overflow where the mean does not"
+        ));
+    }
     let is_rounded_again = islands.whole().is_err() || op == RedOp::Avg;
     if rounds && is_rounded_again && !islands.rules().library_rounds {
         return Some(format!(
