@@ -6,4 +6,5 @@
 mod absent;
 mod card;
 mod collectives;
+mod engine;
 mod simulator;
