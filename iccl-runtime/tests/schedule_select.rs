@@ -36,7 +36,8 @@ fn one_island(ranks: u32) -> Arc<Islands> {
         .collect();
     let abilities = NativeAbilities::new(0, &support);
     let island = Island { library: "every 1.0".into(), ranks: (0..ranks).collect(), abilities };
-    Arc::new(Islands::new(ranks, [island], NativeRules::default()))
+    let rules = NativeRules { library_rounds: true, deterministic: false };
+    Arc::new(Islands::new(ranks, [island], rules))
 }
 
 /// All whose request is a count.
