@@ -564,18 +564,22 @@ fn groups_and_single_calls_of_several_threads_do_not_lock_each_other_out() {
             for a_first in [true, false] {
                 scope.spawn(move || {
                     let own = device.stream().expect("a stream");
+                    let mut handles = Vec::new();
                     for _ in 0..200 {
-                        let handles = Group::run(|| {
+                        let group = Group::run(|| {
                             Ok(if a_first {
                                 [a.barrier(of_a)?, b.barrier(of_b)?]
                             } else {
                                 [b.barrier(of_b)?, a.barrier(of_a)?]
                             })
                         });
-                        all_over("barriers", &ok("barriers", handles));
+                        handles.extend(ok("barriers", group));
                         let alone = if a_first { a.barrier(&own) } else { b.barrier(&own) };
-                        all_over("alone", &[ok("alone", alone)]);
+                        handles.push(ok("alone", alone));
                     }
+                    // Not before: ranks whose threads take turns in different ways would wait for barriers
+                    // of each other that nobody has called yet.
+                    all_over("barriers", &handles);
                 });
             }
         });
