@@ -47,7 +47,9 @@ impl Failure {
 
     pub(super) fn to_error(&self) -> Error {
         let mut error = Error::new(self.kind, self.message.clone());
-        if self.message.contains(MISSING_RANKS) {
+        // Where communicators are made out of others, what was called stands before it, and whoever called
+        // knows better what to do.
+        if self.message.starts_with(MISSING_RANKS) {
             error = error.with_hint(
                 "every rank has to come within bootstrap.init_timeout; see whether the missing ones were started, and what they say",
             );
