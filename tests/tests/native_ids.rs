@@ -1,10 +1,10 @@
-//! Native libraries whose unique ids are of any length: a plugin over host memory, linked in, whose memory the
-//! host cannot read, and whose library notes with which id each rank joins.
+//! Making native communicators: a plugin over host memory, linked in, whose memory the host cannot read, and
+//! whose library has unique ids of any length, notes with which id each rank joins, and may never let go.
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use iccl_plugin_api::sdk::{
     CollectivesFacts, Device, DeviceBackend, DeviceFacts, HostCallback, NativeCall,
@@ -15,7 +15,8 @@ use iccl_plugin_api::tables::{
 };
 use iccl_plugin_api::{Collective, DataType, MemoryKind};
 use iccl_plugin_host::HostDevice;
-use iccl_tests::ranks::{Job, must_be_right};
+use iccl_runtime::ErrorKind;
+use iccl_tests::ranks::{Job, SOON, must_be_right, wait_until};
 
 // Linked in, so that no folder is needed.
 use iccl_plugin_transport_shm as _;
@@ -28,6 +29,16 @@ const FAR_AWAY: usize = 1 << 50;
 static ID_BYTES: AtomicU64 = AtomicU64::new(128);
 /// Who joined, with which id.
 static JOINED: Mutex<Vec<(u32, Vec<u8>)>> = Mutex::new(Vec::new());
+/// Whether who leaves a communicator comes back only when this is over.
+static HOLDS_ON: AtomicBool = AtomicBool::new(false);
+/// How many have begun to leave.
+static LEAVING: AtomicU64 = AtomicU64::new(0);
+
+/// Held by the test that tells the library how to behave.
+fn library() -> MutexGuard<'static, ()> {
+    static LIBRARY: Mutex<()> = Mutex::new(());
+    LIBRARY.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 struct LongIds;
 
@@ -190,6 +201,15 @@ impl NativeCommunicator for Noted {
     }
 }
 
+impl Drop for Noted {
+    fn drop(&mut self) {
+        LEAVING.fetch_add(1, Ordering::SeqCst);
+        while HOLDS_ON.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
 iccl_plugin_api::export_plugin! { plugin: LongIds, device: LongIds, collectives: LongIds }
 
 fn job() -> Job {
@@ -201,6 +221,7 @@ fn job() -> Job {
 /// B030: every rank joins with every byte of the id, and one that is too long is no id.
 #[test]
 fn b030_ids_of_any_length_reach_every_rank_whole() {
+    let _library = library();
     for bytes in [1, 128, 136, 256, 4108, 65_536] {
         ID_BYTES.store(bytes, Ordering::SeqCst);
         job().run(|communicator| {
@@ -227,4 +248,30 @@ fn b030_ids_of_any_length_reach_every_rank_whole() {
         });
         assert_eq!(JOINED.lock().expect("nobody panicked").len(), 0, "{bytes}");
     }
+}
+
+/// What fails after the native communicators were made does not wait for a library that does not let go.
+#[test]
+fn an_initialisation_that_fails_does_not_wait_for_the_library() {
+    let _library = library();
+    let before = LEAVING.load(Ordering::SeqCst);
+    HOLDS_ON.store(true, Ordering::SeqCst);
+    ID_BYTES.store(128, Ordering::SeqCst);
+    let started = Instant::now();
+    // So that the test ends if they wait.
+    std::thread::spawn(|| {
+        std::thread::sleep(2 * SOON);
+        HOLDS_ON.store(false, Ordering::SeqCst);
+    });
+    // A rule that matches no link is a warning, and so an error.
+    let rule = r#"[{ between = ["host:nowhere", "host:nowhere"], forbid = "tcp" }]"#;
+    let job = job().with("plan.rule", rule).with("device.on_degrade", "fail");
+    for outcome in job.try_run(|_| ()) {
+        let error = outcome.expect_err("a warning is an error");
+        assert_eq!(error.kind(), ErrorKind::PlanUnsatisfiable, "{error}");
+    }
+    assert!(started.elapsed() < SOON, "{:?}", started.elapsed());
+    HOLDS_ON.store(false, Ordering::SeqCst);
+    wait_until("all leave", || LEAVING.load(Ordering::SeqCst) - before == u64::from(RANKS));
+    JOINED.lock().expect("nobody panicked").clear();
 }

@@ -170,13 +170,8 @@ impl<'a> Initialisation<'a> {
             (second, kept)
         };
         let is_used = |island: &PlannedIsland| island.is_used() && island.ranks.contains(&rank);
-        let native = match native {
-            Some(joined) if !plan.islands().iter().any(is_used) => {
-                joined.give_up();
-                None
-            }
-            native => native,
-        };
+        // Where the others do without it, so does this rank.
+        let native = native.filter(|_| plan.islands().iter().any(is_used));
         for warning in plan.warnings() {
             tracing::warn!(rank, "{warning}");
         }
@@ -318,19 +313,22 @@ impl<'a> Initialisation<'a> {
             tracing::warn!(rank, "{fact:?}");
             found.add_rank(rank, fact);
         };
-        let id = match attempt.as_ref().map(native::Attempt::unique_id) {
+        let cancel = &self.joining.cancel;
+        let meanwhile = |domains: &mut [Box<dyn Domain>]| {
+            native::is_cancelled(cancel).and_then(|()| progress(domains))
+        };
+        let id = match &attempt {
             None => Vec::new(),
-            Some(Ok(id)) => id,
-            Some(Err(fact)) => {
-                fail(fact);
-                Vec::new()
+            Some(attempt) => {
+                attempt.unique_id(&mut || meanwhile(domains))?.unwrap_or_else(|fact| {
+                    fail(fact);
+                    Vec::new()
+                })
             }
         };
         let ids = self.gather(NATIVE_TAG, &id, domains)?;
         let Some(attempt) = attempt else { return Ok(None) };
-        let cancel = &self.joining.cancel;
-        let mut meanwhile = || native::is_cancelled(cancel).and_then(|()| progress(domains));
-        match attempt.join(&ids, &mut meanwhile)? {
+        match attempt.join(&ids, &mut || meanwhile(domains))? {
             Ok(joined) => Ok(Some(joined)),
             Err(fact) => {
                 fail(fact);
@@ -417,10 +415,11 @@ impl<'a> Initialisation<'a> {
             domains,
             links,
             pinned: device.inner.pinned.clone(),
-            native: native.map(Joined::into_island),
+            native: native.as_ref().and_then(Joined::island),
             on_failure: Box::new(move |error| teller.tell(id, error)),
         });
         let engine = Arc::new(engine.map_err(give_up)?);
+        native.into_iter().for_each(Joined::keep);
         control.listen(id, &engine);
         Communicator::new(CommunicatorParts {
             rank,

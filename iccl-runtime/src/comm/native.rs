@@ -4,6 +4,7 @@
 //! Libraries may block there for ever, so whatever is asked of them runs on an expendable thread with a
 //! deadline. If any rank fails, all ranks hear of it as evidence and plan without that island's library.
 
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -53,8 +54,10 @@ pub(super) struct Attempt<'a> {
     deadline: Instant,
 }
 
-/// A native communicator that was made.
-pub(super) struct Joined {
+/// A native communicator that was made. Dropping it gives it up, unless an engine [has it](Self::keep).
+pub(super) struct Joined(Option<Arc<Made>>);
+
+struct Made {
     communicator: OpenCommunicator,
     name: String,
     device: Device,
@@ -75,26 +78,31 @@ impl<'a> Attempt<'a> {
         Some(Self { rank, island, collectives, device, deadline })
     }
 
-    /// The id of the native communicator, if this rank is the one that asks for it.
+    /// The id of the native communicator, if this rank is the one that asks for it, or what is to be told
+    /// to the other ranks. `meanwhile` is called again and again; its error ends the attempt.
     ///
     /// # Errors
-    /// What is to be told to the other ranks.
-    pub(super) fn unique_id(&self) -> Result<Vec<u8>, RankFact> {
+    /// The error of `meanwhile`.
+    pub(super) fn unique_id(
+        &self,
+        meanwhile: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<Result<Vec<u8>, RankFact>> {
         if self.island.ranks[0] != self.rank {
-            return Ok(Vec::new());
+            return Ok(Ok(Vec::new()));
         }
         let view = self.collectives.view();
-        let asked = expendable("iccl-native-id", move || view.unique_id());
-        match asked.and_then(|asked| wait(&asked, self.deadline, &mut || Ok(()))) {
-            Ok(Some(Ok(id))) => Ok(id),
-            Ok(Some(Err(error))) => Err(RankFact::native_failed(false, &error.to_string())),
-            Ok(None) => Err(RankFact::native_failed(true, "no unique id in time")),
-            Err(error) => Err(RankFact::native_failed(false, error.message())),
-        }
+        let asking = match expendable("iccl-native-id", move || view.unique_id()) {
+            Ok(asking) => asking,
+            Err(error) => return Ok(Err(RankFact::native_failed(false, error.message()))),
+        };
+        Ok(match wait(&asking, self.deadline, meanwhile)? {
+            Some(Ok(id)) => Ok(id),
+            Some(Err(error)) => Err(RankFact::native_failed(false, &error.to_string())),
+            None => Err(RankFact::native_failed(true, "no unique id in time")),
+        })
     }
 
-    /// Joins with the ids that the ranks have told. `meanwhile` is called again and again; its error ends
-    /// the attempt.
+    /// Joins with the ids that the ranks have told. `meanwhile` is as in [`Self::unique_id`].
     ///
     /// # Errors
     /// The error of `meanwhile`.
@@ -122,7 +130,8 @@ impl<'a> Attempt<'a> {
             Some(Ok(communicator)) => {
                 let members: RankSet = island.ranks.iter().copied().collect();
                 let name = format!("{} on {}", island.library, members.phrase());
-                Ok(Joined { communicator, name, device: (*device).clone() })
+                let made = Made { communicator, name, device: (*device).clone() };
+                Ok(Joined(Some(Arc::new(made))))
             }
             Some(Err(error)) => Err(RankFact::native_failed(false, &error.to_string())),
             None => {
@@ -133,30 +142,43 @@ impl<'a> Attempt<'a> {
 }
 
 impl Joined {
-    /// The other ranks do without it: leaves it, on a thread that nobody waits for.
-    pub(super) fn give_up(self) {
+    /// For an engine to start with.
+    pub(super) fn island(&self) -> Option<Arc<dyn NativeIsland>> {
+        self.0.clone().map(|made| made as Arc<dyn NativeIsland>)
+    }
+
+    /// The engine has it, and leaves it.
+    pub(super) fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Joined {
+    /// Leaves it on a thread that nobody waits for: a library may wait for the other ranks here.
+    fn drop(&mut self) {
+        let Some(made) = self.0.take() else { return };
+        // If there is no thread, what it would have had is not dropped here.
+        let made = ManuallyDrop::new(made);
         let leaving = expendable("iccl-native-leave", move || {
-            if let Err(error) = self.communicator.abort() {
+            let made = ManuallyDrop::into_inner(made);
+            if let Err(error) = made.communicator.abort() {
                 tracing::debug!(%error, "a native communicator that is not used was not aborted");
             }
-            drop(self);
+            drop(made);
         });
         if let Err(error) = leaving {
             tracing::warn!(%error, "a native communicator is left as it is");
         }
     }
+}
 
-    /// For the engine.
-    pub(super) fn into_island(self) -> Arc<dyn NativeIsland> {
-        Arc::new(self)
-    }
-
+impl Made {
     fn error(&self, error: iccl_plugin_api::host::CallError) -> Error {
         self.device.inner.error(error)
     }
 }
 
-impl NativeIsland for Joined {
+impl NativeIsland for Made {
     fn name(&self) -> &str {
         &self.name
     }
