@@ -80,6 +80,7 @@ fn b038_missing_ranks_are_named_on_every_rank_that_came() {
         assert_eq!(error.kind(), ErrorKind::Rendezvous);
         assert_eq!(error.message(), "missing ranks [1]");
         assert_eq!(error.rank(), Some(1));
+        assert!(error.hint().is_some_and(|hint| hint.contains("every rank")), "{error}");
     }
     assert!(started.elapsed() >= Duration::from_secs(1));
     assert!(started.elapsed() < Duration::from_secs(20));

@@ -25,6 +25,9 @@ use super::{DEFAULT_HANDSHAKE_TIMEOUT, tree};
 use crate::lock::lock;
 use crate::{Error, ErrorKind, Result};
 
+/// What to do when ranks of a job that a launcher started did not all meet.
+const EVERY_RANK: &str = "start every rank once, with the same number of ranks, within bootstrap.init_timeout; see what those that are missing say";
+
 /// The tag of the first all-gather: the table of descriptors.
 const DESCRIPTORS_TAG: u32 = u32::from_le_bytes(*b"desc");
 /// The tag of [`Bootstrap::barrier`].
@@ -422,10 +425,16 @@ impl Join<'_> {
         let (parent, session_key) = match answer {
             FromRoot::Assigned { parent, key } => (parent, key),
             FromRoot::Failed(failure) => {
-                if let Some(child) = options.rendezvous.child() {
-                    child.note(&failure);
-                }
-                return Err(failure.to_error());
+                let error = failure.to_error();
+                return Err(match options.rendezvous.child() {
+                    // Whoever called knows better what to do.
+                    Some(child) => {
+                        child.note(&failure);
+                        error
+                    }
+                    None if error.kind() == ErrorKind::Rendezvous => error.with_hint(EVERY_RANK),
+                    None => error,
+                });
             }
             FromRoot::Welcome => {
                 let message = "bootstrap: the root welcomed this rank twice";

@@ -27,9 +27,6 @@ pub(super) fn tree_frame_limit_bytes(world_size: u32) -> usize {
 /// How many ranks that have no part in a new job are named in one message.
 pub(super) const LEFT_OUT_LIMIT: usize = 256;
 
-/// What the message of a failure says where ranks did not come.
-pub(super) const MISSING_RANKS: &str = "missing ranks";
-
 /// Why a job cannot go on, told by one rank to others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
@@ -46,14 +43,7 @@ impl Failure {
     }
 
     pub(super) fn to_error(&self) -> Error {
-        let mut error = Error::new(self.kind, self.message.clone());
-        // Where communicators are made out of others, what was called stands before it, and whoever called
-        // knows better what to do.
-        if self.message.starts_with(MISSING_RANKS) {
-            error = error.with_hint(
-                "every rank has to come within bootstrap.init_timeout; see whether the missing ones were started, and what they say",
-            );
-        }
+        let error = Error::new(self.kind, self.message.clone());
         match self.rank {
             Some(rank) => error.with_rank(rank),
             None => error,

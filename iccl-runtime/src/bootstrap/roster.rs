@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::message::{CheckIn, Failure, MISSING_RANKS};
+use super::message::{CheckIn, Failure};
 use crate::ErrorKind;
 
 /// The connection that a check-in came over.
@@ -239,8 +239,8 @@ impl Roster {
         }
         let missing = self.missing();
         let mut message = match &self.members {
-            Some(members) => format!("{}: {MISSING_RANKS} {}", members.call, missing.text),
-            None => format!("{MISSING_RANKS} {}", missing.text),
+            Some(members) => format!("{}: missing ranks {}", members.call, missing.text),
+            None => format!("missing ranks {}", missing.text),
         };
         if let Some(seen) = seen(missing.first) {
             let _ = write!(message, " ({seen})");
