@@ -238,12 +238,15 @@ impl<'a> Stages<'a> {
     fn new(builder: &mut Builder<'_>, map: &'a Map<'a>, first: Cut, last: Cut) -> Self {
         let (rank, element_bytes) = (builder.request.rank, builder.element_bytes);
         let mut stages = Self { map, rank, element_bytes, part_bytes: 0, partial_bytes: 0 };
+        let mut partial_bytes = 0;
         for chunk in [first, last] {
             let part = map.group().owned(chunk, map.own.1).elements * element_bytes;
             stages.part_bytes = stages.part_bytes.max(aligned(part));
-            let partials = stages.partials(chunk).last().map_or(0, |(_, _, end)| end);
-            stages.partial_bytes = stages.partial_bytes.max(partials);
+            let partials = stages.partials(0, &map.pieces(chunk));
+            let bytes = partials.iter().map(|(_, partial)| aligned(partial.bytes)).sum();
+            partial_bytes = u64::max(partial_bytes, bytes);
         }
+        stages.partial_bytes = partial_bytes;
         if map.group().island.is_some() {
             builder.reserve_device_scratch(stages.part_bytes * WINDOW);
         }
@@ -251,29 +254,19 @@ impl<'a> Stages<'a> {
         stages
     }
 
-    /// What others send this rank to finish of a chunk: which piece, from whom, and where it ends in the
-    /// scratch of the chunk.
-    fn partials(&self, chunk: Cut) -> impl Iterator<Item = (Cut, u32, u64)> {
-        let mut end = 0;
+    /// What others send this rank to finish of a chunk, in the order of the pieces and their owners: from
+    /// whom, and where it lies.
+    fn partials(&self, number: u64, pieces: &[Piece]) -> Vec<(u32, Slice)> {
+        let mut offset = self.partial_bytes * (number % WINDOW);
         let mut list = Vec::new();
-        for piece in self.map.pieces(chunk).iter().filter(|piece| piece.finisher == self.rank) {
+        for piece in pieces.iter().filter(|piece| piece.finisher == self.rank) {
+            let bytes = piece.cut.elements * self.element_bytes;
             for other in piece.others() {
-                end += aligned(piece.cut.elements * self.element_bytes);
-                list.push((piece.cut, other, end));
+                list.push((other, Slice { buffer: Buffer::Scratch, offset, bytes }));
+                offset += aligned(bytes);
             }
         }
-        list.into_iter()
-    }
-
-    /// Where what `from` sends of a piece lies.
-    fn partial(&self, number: u64, chunk: Cut, (piece, from): (Cut, u32)) -> Slice {
-        let end = self
-            .partials(chunk)
-            .find_map(|(cut, other, end)| (cut == piece && other == from).then_some(end))
-            .unwrap_or_else(|| unreachable!("it is one of those that are sent"));
-        let bytes = piece.elements * self.element_bytes;
-        let offset = self.partial_bytes * (number % WINDOW) + end - aligned(bytes);
-        Slice { buffer: Buffer::Scratch, offset, bytes }
+        list
     }
 
     /// Where this rank has its island's partial result of a piece that it owns: a rank of its own in the
@@ -346,11 +339,12 @@ impl<'a> Stages<'a> {
     }
 
     fn exchange(&self, builder: &mut Builder<'_>, number: u64, chunk: Cut) {
-        for piece in self.map.pieces(chunk) {
+        let pieces = self.map.pieces(chunk);
+        let mut partials = self.partials(number, &pieces).into_iter();
+        for piece in &pieces {
             let place = piece.cut.inside(chunk);
             if piece.finisher == self.rank {
-                for other in piece.others() {
-                    let partial = self.partial(number, chunk, (piece.cut, other));
+                for (other, partial) in partials.by_ref().take(piece.others().count()) {
                     builder.recv(other, partial, place);
                 }
             } else if piece.owners.contains(&self.rank) {
@@ -362,7 +356,9 @@ impl<'a> Stages<'a> {
 
     fn finish(&self, builder: &mut Builder<'_>, number: u64, chunk: Cut) {
         let is_mean = builder.request.op == RedOp::Avg;
-        for piece in self.map.pieces(chunk) {
+        let pieces = self.map.pieces(chunk);
+        let mut partials = self.partials(number, &pieces).into_iter();
+        for piece in &pieces {
             if !piece.owners.contains(&self.rank) {
                 continue;
             }
@@ -374,11 +370,12 @@ impl<'a> Stages<'a> {
             }
             // A single island's sum is the result, unless it is still to be divided.
             if piece.owners.len() > 1 || is_mean {
-                let contribution = |owner: &u32| match owner {
-                    own if *own == self.rank => self.contribution(number, chunk, piece.cut),
-                    other => self.partial(number, chunk, (piece.cut, *other)),
-                };
-                builder.reduce(piece.owners.iter().map(contribution), result, true);
+                let own = self.contribution(number, chunk, piece.cut);
+                let others = partials.by_ref().take(piece.others().count());
+                let mut others = others.map(|(_, partial)| partial);
+                let contribution =
+                    |owner: &u32| if *owner == self.rank { Some(own) } else { others.next() };
+                builder.reduce(piece.owners.iter().filter_map(contribution), result, true);
             }
             for other in piece.others() {
                 builder.send(other, result, place);
