@@ -286,8 +286,8 @@ pub struct Schedule {
     /// How much scratch memory the engine must provide, in bytes. Where it matters to kernels,
     /// slices of it start at multiples of 64 bytes.
     pub scratch_bytes: u64,
-    /// How much memory of the device the engine must provide, in bytes; slices of it that native
-    /// calls use start at multiples of 64 bytes.
+    /// How much memory of the device the engine must provide, in bytes. Native calls use slices of it
+    /// that start at any element, as they do in the user's buffers.
     pub device_scratch_bytes: u64,
     /// The ranks that native calls are made together with, ascending, this one among them; none if
     /// there are no native calls.
