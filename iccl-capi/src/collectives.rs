@@ -114,8 +114,8 @@ pub unsafe extern "C" fn icclBcast(
     enqueue("icclBcast", comm, stream, |communicator, stream| {
         let dtype = data_type(datatype)?;
         let root = rank("root", root, communicator.ranks())?;
-        // SAFETY: the caller promises it.
         let handle =
+            // SAFETY: the caller promises it.
             unsafe { communicator.broadcast_raw(buff, buff, count as u64, dtype, root, stream) };
         Ok(handle?)
     })
@@ -225,8 +225,8 @@ pub unsafe extern "C" fn icclAlltoAll(
 ) -> ResultNumber {
     enqueue("icclAlltoAll", comm, stream, |communicator, stream| {
         let dtype = data_type(datatype)?;
-        // SAFETY: the caller promises it.
         let handle =
+            // SAFETY: the caller promises it.
             unsafe { communicator.all_to_all_raw(sendbuff, recvbuff, count as u64, dtype, stream) };
         Ok(handle?)
     })

@@ -81,8 +81,8 @@ pub unsafe extern "C" fn icclAllGatherV(
         let dtype = data_type(datatype)?;
         // SAFETY: the caller promises it.
         let blocks = unsafe { blocks(RECEIVED, recvcounts, rdispls, communicator.ranks())? };
-        // SAFETY: as above.
         let handle =
+            // SAFETY: as above.
             unsafe { communicator.all_gather_v_raw(sendbuff, recvbuff, &blocks, dtype, stream) };
         Ok(handle?)
     })

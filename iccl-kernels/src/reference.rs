@@ -43,8 +43,8 @@ pub unsafe fn reduce(
             .iter()
             .map(|source| {
                 let mut bytes = [0; 8];
-                // SAFETY: The caller vouches for `count` elements of each source.
                 let element =
+                    // SAFETY: The caller vouches for `count` elements of each source.
                     unsafe { core::slice::from_raw_parts(source.add(index * size), size) };
                 bytes[..size].copy_from_slice(element);
                 u64::from_le_bytes(bytes)

@@ -43,8 +43,8 @@ pub extern "C" fn iccl_plugin_entry_v1() -> *const PluginTable {
 /// The Rust door, [`ROOT_SYMBOL`](crate::tables::ROOT_SYMBOL).
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "the name is the symbol's")]
-// SAFETY: `construct_root` makes its reference from a `RootRef`.
 pub static iccl_plugin_root_v1: LibHeader =
+    // SAFETY: `construct_root` makes its reference from a `RootRef`.
     unsafe { LibHeader::from_constructor::<RootRef>(construct_root, CheckTypeLayout::Yes) };
 
 /// Gives the root module to the header.

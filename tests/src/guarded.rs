@@ -97,8 +97,8 @@ impl Guarded {
             canaries.iter().all(|byte| *byte == CANARY),
             "bytes before the buffer were written"
         );
-        // SAFETY: the bytes between the memory and the guard.
         let canaries =
+            // SAFETY: the bytes between the memory and the guard.
             unsafe { std::slice::from_raw_parts(self.start.add(self.bytes), self.shift) };
         assert!(canaries.iter().all(|byte| *byte == CANARY), "bytes after the buffer were written");
     }

@@ -332,8 +332,8 @@ fn memory_that_is_not_the_devices_is_refused_before_a_byte_moves() {
             (here.as_ptr().cast(), far.address(), "send buffer"),
             (far.address().cast_const(), here.as_mut_ptr().cast(), "receive buffer"),
         ] {
-            // SAFETY: one of the two is refused; both live until then.
             let called =
+                // SAFETY: one of the two is refused; both live until then.
                 unsafe { communicator.all_reduce_raw(send, receive, 3000, I32, SUM, stream) };
             let error = called.expect_err("host memory");
             assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");

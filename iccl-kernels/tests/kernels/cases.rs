@@ -212,8 +212,8 @@ fn one_source_is_copied_bit_by_bit() {
 #[test]
 fn b019_no_elements_and_null_pointers_are_fine() {
     let null = core::ptr::null();
-    // SAFETY: With no elements the pointers may be anything.
     let result =
+        // SAFETY: With no elements the pointers may be anything.
         unsafe { reduce(DataType::F32, RedOp::Sum, NONE, core::ptr::null_mut(), &[null, null], 0) };
     assert_eq!(result, Ok(()));
 }

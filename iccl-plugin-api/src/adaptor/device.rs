@@ -372,8 +372,8 @@ unsafe extern "C" fn reduce<D: Device>(
     error: *mut ErrorInfo,
 ) -> i32 {
     guard("device.reduce", error, || {
-        // SAFETY: the caller passes an open device and `source_count` pointers.
         let (device, sources) =
+            // SAFETY: the caller passes an open device and `source_count` pointers.
             unsafe { (device::<D>(handle)?, array(sources, source_count, "the sources")?) };
         let (dtype, op) = (data_type(dtype)?, reduction(op)?);
         // SAFETY: the caller passes memory as the table's `reduce` asks for.

@@ -172,8 +172,8 @@ unsafe extern "C" fn open<P: Exported + Borrow<T>, T: Transport>(
         let (options, place) = unsafe {
             (growing_argument(options, size, "the options")?, place(domain, "the domain handle")?)
         };
-        // SAFETY: the caller's bytes live during the call.
         let (job_key, interface) =
+            // SAFETY: the caller's bytes live during the call.
             unsafe { (options.job_key.as_slice(), options.interface.as_text()) };
         let request = DomainRequest {
             communicator: options.communicator,
@@ -362,8 +362,8 @@ unsafe extern "C" fn register<D: TransportDomain>(
     error: *mut ErrorInfo,
 ) -> i32 {
     let body = |domain: &mut D| {
-        // SAFETY: the caller passes `size` bytes of region, and null or room for the key.
         let (region, place) =
+            // SAFETY: the caller passes `size` bytes of region, and null or room for the key.
             unsafe { (growing_argument(region, size, "the region")?, place(key, "the key")?) };
         place.write(domain.register(&region)?);
         Ok(Status::Ok)

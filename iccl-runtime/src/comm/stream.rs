@@ -243,8 +243,8 @@ impl Stream {
             let mut issue = lock(&other.inner.issue);
             let number = issue.marks + 1;
             let user = Box::into_raw(Box::new(Marked { word: Arc::clone(word), number }));
-            // SAFETY: `marked` may be called once on any thread with what was leaked for it.
             let asked =
+                // SAFETY: `marked` may be called once on any thread with what was leaked for it.
                 unsafe { device.open.host_function(other.inner.handle, marked, user.cast()) };
             if let Err(error) = asked {
                 // SAFETY: a refused call is never made, so the box is still this function's.

@@ -44,8 +44,8 @@ impl Acl {
             table.check("aclInit", answer).map_err(no_device)?;
         }
         let (mut major, mut minor, mut patch) = (0, 0, 0);
-        // SAFETY: there is room for the numbers.
         let answer =
+            // SAFETY: there is room for the numbers.
             unsafe { (table.aclrtGetVersion)(&raw mut major, &raw mut minor, &raw mut patch) };
         table.check("aclrtGetVersion", answer)?;
         let cann = cann_version(&table).unwrap_or_else(|| format!("ACL {major}.{minor}.{patch}"));

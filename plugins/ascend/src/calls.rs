@@ -70,8 +70,8 @@ pub(crate) unsafe fn exchange(
     for mut batch in batches {
         let (table, count) = (&joined.hccl.table, batch.len() as u32);
         joined.with_handle(|handle| {
-            // SAFETY: the communicator lives, and the caller promises buffers and stream.
             let answer =
+                // SAFETY: the communicator lives, and the caller promises buffers and stream.
                 unsafe { (table.HcclBatchSendRecv)(batch.as_mut_ptr(), count, handle, stream) };
             table.check("HcclBatchSendRecv", answer)
         })?;

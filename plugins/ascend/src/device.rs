@@ -166,8 +166,8 @@ impl Device for Card {
         let _current = self.context.enter()?;
         let mut attributes =
             sys::PointerAttributes { location_type: -1, ..sys::PointerAttributes::default() };
-        // SAFETY: there is room for the structure.
         let answer =
+            // SAFETY: there is room for the structure.
             unsafe { (self.table().aclrtPointerGetAttributes)(pointer, &raw mut attributes) };
         self.table().check("aclrtPointerGetAttributes", answer)?;
         kind(&attributes, self.context.ordinal, pointer)
@@ -188,8 +188,8 @@ impl Device for Card {
         let direction = Direction::new(to, from);
         let (number, length) = (direction_number(direction), bytes as usize);
         if stream == 0 {
-            // SAFETY: the caller promises both sides of these kinds and this length.
             let answer =
+                // SAFETY: the caller promises both sides of these kinds and this length.
                 unsafe { (table.aclrtMemcpy)(destination, length, source, length, number) };
             return table.check(format_args!("aclrtMemcpy({bytes} bytes, {from} to {to})"), answer);
         }
@@ -214,12 +214,12 @@ impl Device for Card {
     fn stream_destroy(&self, stream: u64) -> PluginResult<()> {
         let _current = self.context.enter()?;
         let (table, stream) = (self.table(), handle(stream)?);
-        // SAFETY: the caller passes a stream of `stream_create`, once.
         let done = table
+            // SAFETY: the caller passes a stream of `stream_create`, once.
             .check("aclrtSynchronizeStream", unsafe { (table.aclrtSynchronizeStream)(stream) });
         let ended = self.reports.end(&self.context, stream);
-        // SAFETY: as above.
         let destroyed =
+            // SAFETY: as above.
             table.check("aclrtDestroyStream", unsafe { (table.aclrtDestroyStream)(stream) });
         done.and(ended).and(destroyed)
     }

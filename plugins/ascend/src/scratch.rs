@@ -40,8 +40,8 @@ impl Scratch {
         let bytes = bytes.max(least);
         let table = &context.acl.table;
         let mut pointer = std::ptr::null_mut();
-        // SAFETY: there is room for the pointer.
         let answer =
+            // SAFETY: there is room for the pointer.
             unsafe { (table.aclrtMalloc)(&raw mut pointer, bytes, sys::MALLOC_HUGE_FIRST) };
         table.check(format_args!("aclrtMalloc({bytes})"), answer)?;
         blocks.push(Block { pointer, bytes });

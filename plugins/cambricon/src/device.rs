@@ -146,8 +146,8 @@ impl Device for Card {
             host_pointer: std::ptr::null_mut(),
             newer: [0; 28],
         };
-        // SAFETY: there is room for what any version writes.
         let answer =
+            // SAFETY: there is room for what any version writes.
             unsafe { (self.runtime().cnrtPointerGetAttributes)(&raw mut attributes, pointer) };
         self.runtime().check("cnrtPointerGetAttributes", answer)?;
         kind(&attributes, self.current.ordinal, pointer)
@@ -166,9 +166,9 @@ impl Device for Card {
         let queue = if is_waited_for { self.own_queue.0 } else { handle(stream)? };
         let (name, copy) = self.neuware().copy_async;
         let direction = direction(to, from);
-        // SAFETY: the caller promises both sides of these kinds, until the queue is past the copy. The
-        // source is only read, though the header does not say so.
         let answer =
+            // SAFETY: the caller promises both sides of these kinds, until the queue is past the copy. The
+            // source is only read, though the header does not say so.
             unsafe { copy(destination, source.cast_mut(), bytes as usize, queue, direction) };
         runtime.check(format_args!("{name}({bytes} bytes, {from} to {to})"), answer)?;
         if is_waited_for {
@@ -225,8 +225,8 @@ impl Device for Card {
         let _current = self.current.enter()?;
         let mut notifier = std::ptr::null_mut();
         let flags = sys::NOTIFIER_DISABLE_TIMING_ALL;
-        // SAFETY: there is room for the handle.
         let answer =
+            // SAFETY: there is room for the handle.
             unsafe { (self.runtime().cnrtNotifierCreateWithFlags)(&raw mut notifier, flags) };
         self.runtime().check("cnrtNotifierCreateWithFlags", answer)?;
         Ok(notifier.expose_provenance() as u64)

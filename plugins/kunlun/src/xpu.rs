@@ -80,8 +80,8 @@ fn device_count(xpu: &sys::Xpu) -> PluginResult<c_int> {
 
 fn version(xpu: &sys::Xpu) -> String {
     let (mut major, mut minor) = (0, 0);
-    // SAFETY: there is room for the numbers.
     let answer =
+        // SAFETY: there is room for the numbers.
         xpu.xpu_get_runtime_version.map(|get| unsafe { get(&raw mut major, &raw mut minor) });
     if answer == Some(0) { format!("XRE {major}.{minor}") } else { "XRE of unknown version".into() }
 }

@@ -87,8 +87,8 @@ impl ThreadState for PrimaryContext {
         // Somebody may be recording a graph on another thread, which calls like ours would spoil in
         // the default mode. We touch no stream that is being recorded.
         let mut mode = sys::CAPTURE_MODE_RELAXED;
-        // SAFETY: there is room for the number.
         let answer =
+            // SAFETY: there is room for the number.
             unsafe { (self.cuda.runtime.cudaThreadExchangeStreamCaptureMode)(&raw mut mode) };
         let exchanged = self.cuda.runtime.check("cudaThreadExchangeStreamCaptureMode", answer);
         if let Err(error) = exchanged {
@@ -100,8 +100,8 @@ impl ThreadState for PrimaryContext {
 
     fn leave(&self, saved: Saved) {
         let mut mode = saved.capture_mode;
-        // SAFETY: there is room for the number.
         let answer =
+            // SAFETY: there is room for the number.
             unsafe { (self.cuda.runtime.cudaThreadExchangeStreamCaptureMode)(&raw mut mode) };
         if let Err(error) = self.cuda.runtime.check("cudaThreadExchangeStreamCaptureMode", answer) {
             tracing::error!(%error, "a thread's capture mode could not be restored");

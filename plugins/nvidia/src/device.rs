@@ -176,8 +176,8 @@ impl Device for Card {
             host_pointer: std::ptr::null_mut(),
             reserved: [0; 13],
         };
-        // SAFETY: there is room for what any version writes.
         let answer =
+            // SAFETY: there is room for what any version writes.
             unsafe { (self.runtime().cudaPointerGetAttributes)(&raw mut attributes, pointer) };
         self.runtime().check("cudaPointerGetAttributes", answer)?;
         kind(&attributes, self.context.ordinal, pointer)
@@ -198,8 +198,8 @@ impl Device for Card {
         };
         let queue = stream.unwrap_or(self.own_stream.0);
         let kind = direction(to, from);
-        // SAFETY: the caller promises both sides of these kinds, until the stream is past the copy.
         let answer =
+            // SAFETY: the caller promises both sides of these kinds, until the stream is past the copy.
             unsafe { (runtime.cudaMemcpyAsync)(destination, source, bytes as usize, kind, queue) };
         runtime.check(format_args!("cudaMemcpyAsync({bytes} bytes, {from} to {to})"), answer)?;
         if stream.is_none() {
@@ -215,8 +215,8 @@ impl Device for Card {
     fn stream_create(&self) -> PluginResult<u64> {
         let _current = self.context.enter()?;
         let mut stream = std::ptr::null_mut();
-        // SAFETY: there is room for the handle.
         let answer =
+            // SAFETY: there is room for the handle.
             unsafe { (self.runtime().cudaStreamCreateWithFlags)(&raw mut stream, STREAM_FLAGS) };
         self.runtime().check("cudaStreamCreateWithFlags", answer)?;
         Ok(stream.expose_provenance() as u64)

@@ -39,8 +39,8 @@ impl Card {
         let Some(set) = self.driver().cuPointerSetAttribute else { return Ok(()) };
         let on: c_int = 1;
         let address = pointer.expose_provenance() as u64;
-        // SAFETY: the attribute is a number; the pointer is memory of this card.
         let answer =
+            // SAFETY: the attribute is a number; the pointer is memory of this card.
             unsafe { set((&raw const on).cast(), sys::POINTER_ATTRIBUTE_SYNC_MEMOPS, address) };
         self.driver().check("cuPointerSetAttribute(SYNC_MEMOPS)", answer)
     }

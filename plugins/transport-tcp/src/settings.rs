@@ -168,8 +168,8 @@ mod tests {
     fn every_setting_has_an_effect_on_the_values() {
         let default = format!("{:?}", TcpSettings::from(&Settings::default()).unwrap());
         for spec in SPECS {
-            // SAFETY: the bytes are those of a `&'static str`.
             let key =
+                // SAFETY: the bytes are those of a `&'static str`.
                 unsafe { std::slice::from_raw_parts(spec.key.data, spec.key.length as usize) };
             let key = std::str::from_utf8(key).unwrap();
             let value = if key == "congestion" { "reno" } else { "8192" };

@@ -143,11 +143,11 @@ impl Staging {
             self.loaded.push_back(piece);
             return Ok(());
         }
-        // SAFETY: the sources lie in the user's buffers on the card and are not written while this step is
-        // under way; where they go is a block of this piece, or scratch that only this step writes.
-        // Both stay until what follows has landed, or the stream was brought to rest.
         let loaded = loads
             .into_iter()
+            // SAFETY: the sources lie in the user's buffers on the card and are not written while this step is
+            // under way; where they go is a block of this piece, or scratch that only this step writes.
+            // Both stay until what follows has landed, or the stream was brought to rest.
             .try_for_each(|(to, from)| unsafe { self.copy_to_host(to, from, bytes) });
         loaded.and(self.to_host.then(After::Loaded(piece)))
     }

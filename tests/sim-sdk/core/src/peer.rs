@@ -75,8 +75,8 @@ impl View {
     pub(crate) fn new(file: BorrowedFd<'_>, bytes: usize) -> std::io::Result<Self> {
         use rustix::mm::{MapFlags, ProtFlags, mmap};
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address that the kernel chooses.
         let address =
+            // SAFETY: a new mapping at an address that the kernel chooses.
             unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, 0)? };
         Ok(Self { address: address.cast(), bytes })
     }

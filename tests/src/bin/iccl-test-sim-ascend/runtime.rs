@@ -129,8 +129,8 @@ pub(crate) fn copies(sdk: &Sdk) {
     answers!(PARAM_INVALID, acl, aclrtMemcpy(memory, 64, from, 64, DEVICE_TO_HOST));
     let stream = sdk.stream();
     answers!(OK, acl, aclrtMemcpyAsync(pinned, 64, memory, 64, DEVICE_TO_HOST, stream));
-    // SAFETY: pinned memory that the test allocated.
     let first =
+        // SAFETY: pinned memory that the test allocated.
         || unsafe { std::ptr::with_exposed_provenance::<u8>(pinned as usize).read_volatile() };
     assert_ne!(first(), 7, "it lands late");
     answers!(OK, acl, aclrtSynchronizeStream(stream));

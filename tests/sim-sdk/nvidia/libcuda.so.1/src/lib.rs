@@ -249,8 +249,8 @@ const WAIT_FLUSH: u32 = 1 << 30;
 /// The value of a word as the card sees it.
 fn load(word: &Span) -> u64 {
     if word.bytes() == 4 {
-        // SAFETY: a word in memory that cards reach, aligned (checked before), kept by the span.
         return u64::from(
+            // SAFETY: a word in memory that cards reach, aligned (checked before), kept by the span.
             unsafe { AtomicU32::from_ptr(word.view().cast()) }.load(Ordering::Acquire),
         );
     }
