@@ -85,7 +85,7 @@ impl Device {
     /// Refuses a device whose memory nobody can reach.
     pub(super) fn must_be_of_use(&self) -> Result<()> {
         let Some(pinned) = &self.inner.pinned else { return Ok(()) };
-        pinned.prepare(1, 1).map_err(|error| {
+        pinned.prepare([(1, 1)]).map_err(|error| {
             let text = format!(
                 "{self}: the host cannot read its memory, and it gives no pinned host memory to stage it \
                  through"

@@ -59,7 +59,7 @@ use self::inbox::Inbox;
 use self::links::Links;
 use self::native::Native;
 use self::seat::Seat;
-use self::staging::Staging;
+use self::staging::{CardMemory, Staging};
 use self::state::State;
 use crate::lock::lock;
 use crate::{Error, ErrorKind, Result};
@@ -155,7 +155,7 @@ struct Shared {
     options: EngineOptions,
     shutdown: AtomicBool,
     fork: ForkGuard,
-    pinned: Option<Arc<CardPool>>,
+    memory: Option<CardMemory>,
 }
 
 impl Engine {
@@ -178,10 +178,10 @@ impl Engine {
         let counters = Arc::new(Counters::new(parts.ranks));
         let links = Links::new(parts.rank, std::mem::take(&mut parts.links));
         let domains = std::mem::take(&mut parts.domains);
-        let staging = parts
-            .pinned
-            .as_ref()
-            .map(|pool| Staging::new(pool, &parts.options, &counters))
+        let memory = parts.pinned.take().map(CardMemory::new);
+        let staging = memory
+            .clone()
+            .map(|memory| Staging::new(memory, &parts.options, &counters))
             .transpose()?;
         let state = State::new(&parts, links, domains, Arc::clone(&counters), staging);
         let shared = Arc::new(Shared {
@@ -196,7 +196,7 @@ impl Engine {
             options: parts.options,
             shutdown: AtomicBool::new(false),
             fork: ForkGuard::new(),
-            pinned: parts.pinned,
+            memory,
         });
         let weak = Arc::downgrade(&shared);
         if let Some(staging) = &mut shared.seat.take().staging {
@@ -206,14 +206,14 @@ impl Engine {
                 }
             }));
         }
-        if let (Some(island), Some(pool)) = (parts.native, &shared.pinned) {
+        if let (Some(island), Some(memory)) = (parts.native, &shared.memory) {
             let weak = Arc::downgrade(&shared);
             let bell = Box::new(move || {
                 if let Some(shared) = weak.upgrade() {
                     shared.seat.tell_news();
                 }
             });
-            let native = Native::start(parts.rank, island, pool.card(), bell)?;
+            let native = Native::start(parts.rank, island, memory.card(), bell)?;
             shared.seat.take().native = Some(native);
         }
         let for_thread = Arc::clone(&shared);
@@ -249,15 +249,15 @@ impl Engine {
         }
     }
 
-    /// Makes sure that a call with this program finds the pinned memory that it needs on a card, so that whoever
-    /// drives allocates none: that may wait for streams, and these for whoever drives. Blocks as the
-    /// card's allocations do.
+    /// Makes sure that a call with this program finds the pinned memory that it needs on a card, and the card's
+    /// own, so that whoever drives allocates none: that may wait for streams, and these for whoever drives.
+    /// Calls that are under way together may need more than is there. Blocks as the card's allocations do.
     ///
     /// # Errors
     /// What the plugin says.
     pub fn prepare(&self, program: &Program) -> Result<()> {
-        let limit = self.shared.options.staging_bytes;
-        self.shared.pinned.as_ref().map_or(Ok(()), |pool| staging::prepare(program, pool, limit))
+        let Some(memory) = &self.shared.memory else { return Ok(()) };
+        staging::prepare(program, memory, &self.shared.options)
     }
 
     /// Says that the operation's stream has reached it. Any thread; does not block.

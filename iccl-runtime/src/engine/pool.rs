@@ -106,16 +106,18 @@ impl CardPool {
         Ok(Some(block))
     }
 
-    /// Makes sure that `count` blocks of at least `bytes` can be taken without an allocation, and frees idle
-    /// ones that are too many. A driver's allocations may wait for all work of the card, so this is called
-    /// by threads on which nothing depends.
+    /// Makes sure that so many blocks of at least so many bytes can be taken without an allocation, all of
+    /// them together, and frees other idle ones that are too many. A driver's allocations may wait for all
+    /// work of the card, so this is called by threads on which nothing depends.
     ///
     /// # Errors
     /// What the plugin says.
-    pub fn prepare(self: &Arc<Self>, bytes: u64, count: usize) -> Result<()> {
-        let blocks: Vec<_> = (0..count).map(|_| self.take(bytes)).collect::<Result<_>>()?;
-        drop(blocks);
+    pub fn prepare(self: &Arc<Self>, wanted: impl IntoIterator<Item = (u64, u64)>) -> Result<()> {
+        let each = wanted.into_iter().flat_map(|(bytes, count)| (0..count).map(move |_| bytes));
+        let blocks: Vec<_> = each.map(|bytes| self.take(bytes)).collect::<Result<_>>()?;
+        // While these are in use: none of them is too many.
         let surplus = lock(&self.state).surplus();
+        drop(blocks);
         for Address(pointer) in surplus {
             // SAFETY: it came from `allocate`, and was idle, so nothing uses it.
             unsafe { self.free(pointer) };
@@ -205,7 +207,7 @@ impl Drop for CardBlock {
 }
 
 /// How long a block for `bytes` is: few lengths, so that blocks are used again.
-fn block_bytes(bytes: u64) -> u64 {
+pub(super) fn block_bytes(bytes: u64) -> u64 {
     if bytes <= COARSE_BYTES {
         bytes.next_power_of_two().max(LEAST_BYTES)
     } else {

@@ -581,8 +581,9 @@ impl State {
 
     fn end_run(&mut self, index: usize) {
         let run = self.runs.swap_remove(index);
-        if let Scratch::Host(block) = run.scratch {
-            self.pool.give_back(block);
+        match run.scratch {
+            Scratch::Host(block) => self.pool.give_back(block),
+            on_card @ Scratch::Card { .. } => drop((on_card, run.staged)),
         }
         self.free_line(&run.operation);
         self.counters.operation_done(run.operation.program.schedule.algorithm);

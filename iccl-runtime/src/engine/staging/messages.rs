@@ -56,9 +56,9 @@ impl Staging {
         let stage = &mut staged.queues[queue as usize];
         let by_right = !stage.right_is_used;
         let block = if by_right {
-            Some(self.pool.take(slice.bytes)?)
+            Some(self.memory.pinned.take(slice.bytes)?)
         } else if stage.blocks < DEPTH {
-            self.pool.take_shared(slice.bytes, self.limit)?
+            self.memory.pinned.take_shared(slice.bytes, self.limit)?
         } else {
             return Ok(false);
         };

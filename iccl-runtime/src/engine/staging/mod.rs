@@ -17,6 +17,7 @@
 
 mod forwards;
 mod messages;
+mod prepare;
 mod work;
 
 use std::collections::{HashMap, VecDeque};
@@ -30,7 +31,6 @@ use super::EngineOptions;
 use super::counters::Counters;
 use super::device::{Card, CardStream};
 use super::pool::{CardBlock, CardPool};
-use super::program::Program;
 use super::run::{Run, Scratch};
 use super::state::State;
 use crate::Result;
@@ -38,6 +38,7 @@ use crate::schedule::{Buffer, Slice};
 
 pub(super) use forwards::Forwards;
 use messages::{Message, QueueStage};
+pub(super) use prepare::prepare;
 use work::Piece;
 
 /// How many messages of one queue may have a block.
@@ -53,10 +54,29 @@ const NAPS: u32 = 20;
 /// Wakes a sleeping driver; called by a thread of the card's driver.
 pub(super) type Bell = Arc<dyn Fn() + Send + Sync>;
 
+/// Where an engine takes memory from.
+#[derive(Clone)]
+pub(super) struct CardMemory {
+    /// Shared by the engines of the card.
+    pinned: Arc<CardPool>,
+    /// Scratch on the card.
+    own: Arc<CardPool>,
+}
+
+impl CardMemory {
+    pub(super) fn new(pinned: Arc<CardPool>) -> Self {
+        let own = CardPool::new(Arc::clone(pinned.card()), MemoryKind::Device);
+        Self { pinned, own }
+    }
+
+    pub(super) fn card(&self) -> &Arc<dyn Card> {
+        self.pinned.card()
+    }
+}
+
 /// The engine's part in the work of its card.
 pub(super) struct Staging {
-    pool: Arc<CardPool>,
-    scratch_on_card: Arc<CardPool>,
+    memory: CardMemory,
     counters: Arc<Counters>,
     /// Most bytes of the shared part of pinned memory that may be in use when this engine takes of it.
     limit: u64,
@@ -129,17 +149,16 @@ impl Staging {
     /// # Errors
     /// What the plugin says.
     pub(super) fn new(
-        pool: &Arc<CardPool>,
+        memory: CardMemory,
         options: &EngineOptions,
         counters: &Arc<Counters>,
     ) -> Result<Self> {
-        let card = pool.card();
+        let card = memory.card();
         Ok(Self {
             to_host: CardStream::new(card)?,
             to_card: CardStream::new(card)?,
             on_card: CardStream::new(card)?,
-            pool: Arc::clone(pool),
-            scratch_on_card: CardPool::new(Arc::clone(card), MemoryKind::Device),
+            memory,
             counters: Arc::clone(counters),
             limit: options.staging_bytes,
             piece_bytes: options.piece_bytes,
@@ -159,15 +178,15 @@ impl Staging {
     }
 
     pub(super) fn card(&self) -> &Arc<dyn Card> {
-        self.pool.card()
+        self.memory.card()
     }
 
     /// Scratch of a run: so much of the host's, so much of the card's.
     pub(super) fn scratch(&self, bytes: u64, bytes_on_card: u64) -> Result<Scratch> {
         let take = |pool: &Arc<CardPool>, bytes| (bytes > 0).then(|| pool.take(bytes)).transpose();
         Ok(Scratch::Card {
-            pinned: take(&self.pool, bytes)?,
-            on_card: take(&self.scratch_on_card, bytes_on_card)?,
+            pinned: take(&self.memory.pinned, bytes)?,
+            on_card: take(&self.memory.own, bytes_on_card)?,
         })
     }
 
@@ -179,7 +198,7 @@ impl Staging {
         self.counters.copied_to_host(bytes);
         let (to, from) = ((to, MemoryKind::PinnedHost), (from, MemoryKind::Device));
         // SAFETY: the caller promises it.
-        unsafe { self.pool.card().copy(self.to_host.handle(), to, from, bytes) }
+        unsafe { self.card().copy(self.to_host.handle(), to, from, bytes) }
     }
 
     /// Enqueues a copy to the card.
@@ -190,7 +209,7 @@ impl Staging {
         self.counters.copied_to_card(bytes);
         let (to, from) = ((to, MemoryKind::Device), (from, MemoryKind::PinnedHost));
         // SAFETY: the caller promises it.
-        unsafe { self.pool.card().copy(self.to_card.handle(), to, from, bytes) }
+        unsafe { self.card().copy(self.to_card.handle(), to, from, bytes) }
     }
 
     /// Enqueues a copy on the card.
@@ -201,7 +220,7 @@ impl Staging {
         self.counters.copied_on_card(bytes);
         let (to, from) = ((to, MemoryKind::Device), (from, MemoryKind::Device));
         // SAFETY: the caller promises it.
-        unsafe { self.pool.card().copy(self.on_card.handle(), to, from, bytes) }
+        unsafe { self.card().copy(self.on_card.handle(), to, from, bytes) }
     }
 
     fn streams(&self) -> [&CardStream<After>; 3] {
@@ -243,7 +262,7 @@ impl Staging {
         }
         self.naps += 1;
         match self.bell.clone() {
-            Some(bell) if self.naps > NAPS && self.pool.card().calls_host() => {
+            Some(bell) if self.naps > NAPS && self.card().calls_host() => {
                 self.ring(&bell)?;
                 Ok(None)
             }
@@ -260,7 +279,7 @@ impl Staging {
             let call = Ring { bell: Arc::clone(bell), rings: Arc::clone(rings) };
             let user = Box::into_raw(Box::new(call)).cast();
             // SAFETY: `ring` may be called once on any thread with what was leaked for it.
-            let asked = unsafe { self.pool.card().host_function(stream.handle(), ring, user) };
+            let asked = unsafe { self.card().host_function(stream.handle(), ring, user) };
             asked.inspect_err(|_| {
                 // SAFETY: a refused call is never made, so the box is still this function's.
                 drop(unsafe { Box::from_raw(user.cast::<Ring>()) });
@@ -287,28 +306,6 @@ impl Staging {
         }
         all_rest
     }
-}
-
-/// Makes sure that the pool has idle what one call needs and, of the shared part, can use.
-pub(super) fn prepare(program: &Program, pool: &Arc<CardPool>, limit: u64) -> Result<()> {
-    let schedule = program.schedule();
-    if schedule.scratch_bytes > 0 {
-        pool.prepare(schedule.scratch_bytes, 1)?;
-    }
-    let (mut queues, mut longest) = (0, 0);
-    for queue in &program.queues {
-        let staged = queue.steps.iter().filter_map(|step| {
-            messages::on_card(&schedule.steps[*step as usize].kind).map(|(slice, _)| slice.bytes)
-        });
-        if let Some(bytes) = staged.max() {
-            queues += 1;
-            longest = longest.max(bytes);
-        }
-    }
-    let shared = limit.checked_div(longest).unwrap_or(0);
-    let more = shared.min(queues * u64::from(DEPTH - 1) + MOST_PIECES as u64);
-    // One piece of local work may need a block besides.
-    if longest > 0 { pool.prepare(longest, (queues + more + 1) as usize) } else { Ok(()) }
 }
 
 /// What a card calls to wake a driver.

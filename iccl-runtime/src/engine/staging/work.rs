@@ -11,7 +11,7 @@ use crate::engine::arithmetic;
 use crate::engine::pool::CardBlock;
 use crate::engine::run::Run;
 use crate::engine::state::State;
-use crate::schedule::{Finish, Slice, StepKind};
+use crate::schedule::{Finish, Schedule, Slice, StepKind};
 
 type Blocks = SmallVec<[CardBlock; 2]>;
 
@@ -33,17 +33,16 @@ pub(super) struct Piece {
 unsafe impl Send for Piece {}
 
 /// What is computed: from where, to where.
-struct Computation<'a> {
+pub(super) struct Computation<'a> {
     sources: &'a [Slice],
-    destination: Slice,
+    pub(super) destination: Slice,
     /// `None`: it is multiplied by the scalar.
     finish: Option<Finish>,
 }
 
 impl<'a> Computation<'a> {
     /// What a step computes; nothing if it copies.
-    fn of(run: &'a Run, step: u32) -> Option<Self> {
-        let schedule = run.program.schedule();
+    pub(super) fn of(schedule: &'a Schedule, step: u32) -> Option<Self> {
         match &schedule.steps[step as usize].kind {
             StepKind::Reduce { sources, destination, finish } => Some(Self {
                 sources: schedule.sources(sources),
@@ -70,7 +69,7 @@ impl<'a> Computation<'a> {
     }
 
     /// How many blocks a piece needs.
-    fn blocks(&self) -> usize {
+    pub(super) fn blocks(&self) -> usize {
         let loaded = self.on_card();
         match (Run::is_on_card(self.destination), self.loads_into_result()) {
             (true, _) => loaded.max(1),
@@ -90,9 +89,9 @@ impl Staging {
         }
         for _ in 0..count {
             let block = if has_right {
-                Some(self.pool.take(bytes)?)
+                Some(self.memory.pinned.take(bytes)?)
             } else {
-                self.pool.take_shared(bytes, self.limit)?
+                self.memory.pinned.take_shared(bytes, self.limit)?
             };
             let Some(block) = block else { return Ok(None) };
             blocks.push(block);
@@ -113,7 +112,9 @@ impl Staging {
         let multiplies = self.load_scalar(run, step)?;
         let bytes = range.end - range.start;
         let at = |address: *mut u8| address.wrapping_add(range.start as usize);
-        let Some(computation) = Computation::of(run, step) else { return Ok(()) };
+        let Some(computation) = Computation::of(run.program.schedule(), step) else {
+            return Ok(());
+        };
         let on_card = Run::is_on_card(computation.destination);
         let result = match blocks.first() {
             Some(block) if on_card => block.pointer(),
@@ -159,7 +160,7 @@ impl Staging {
         let multiplies = matches!(kind, StepKind::Scale { .. });
         if multiplies && run.operation.scalar_is_on_device && run.staged.scalar.is_none() {
             let bytes = run.program.schedule().dtype.size_bytes() as u64;
-            let block = self.pool.take(bytes)?;
+            let block = self.memory.pinned.take(bytes)?;
             let pointer = block.pointer();
             run.staged.scalar = Some(block);
             // SAFETY: whoever asked for the operation keeps the scalar valid until it is over; the block
@@ -182,7 +183,7 @@ impl State {
     pub(in crate::engine) fn begin_work(&mut self, index: usize) -> Result<bool> {
         let mut moved = false;
         while let Some(step) = self.runs[index].work.front().copied() {
-            let begun = match Computation::of(&self.runs[index], step) {
+            let begun = match Computation::of(self.runs[index].program.schedule(), step) {
                 None => self.begin_copy(index, step)?,
                 Some(computation) if computation.destination.bytes == 0 => {
                     self.runs[index].work.pop_front();
@@ -238,7 +239,9 @@ impl State {
     fn begin_next_piece(&mut self, index: usize, step: u32) -> Result<bool> {
         let Some(staging) = &mut self.staging else { return Ok(false) };
         let run = &mut self.runs[index];
-        let Some(computation) = Computation::of(run, step) else { return Ok(false) };
+        let Some(computation) = Computation::of(run.program.schedule(), step) else {
+            return Ok(false);
+        };
         let bytes = computation.destination.bytes;
         let start = run.staged.begun_bytes;
         let end = bytes.min(start + staging.piece_bytes);
@@ -262,7 +265,9 @@ impl State {
         let Some(piece) = staging.loaded.pop_front() else { return Ok(false) };
         let index = self.index_of(piece.serial);
         let run = &self.runs[index];
-        let Some(computation) = Computation::of(run, piece.step) else { return Ok(false) };
+        let Some(computation) = Computation::of(run.program.schedule(), piece.step) else {
+            return Ok(false);
+        };
         let bytes = piece.range.end - piece.range.start;
         match (computation.finish, &piece.sources[..]) {
             // SAFETY: the sources lie in scratch that nobody writes now or in blocks of the piece, as the
@@ -302,7 +307,9 @@ impl State {
         let run = &mut self.runs[index];
         let Piece { step, range, blocks, has_right, .. } = piece;
         staging.end_piece(has_right);
-        let Some(computation) = Computation::of(run, step) else { return Ok(()) };
+        let Some(computation) = Computation::of(run.program.schedule(), step) else {
+            return Ok(());
+        };
         let is_whole = range == (0..computation.destination.bytes);
         if is_whole
             && Run::is_on_card(computation.destination)

@@ -63,6 +63,7 @@ struct Shared {
     broken: AtomicBool,
     ended: AtomicBool,
     calls: AtomicU64,
+    allocated_by_drivers: AtomicU64,
 }
 
 impl Shared {
@@ -135,6 +136,7 @@ impl LateCard {
             broken: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             calls: AtomicU64::new(0),
+            allocated_by_drivers: AtomicU64::new(0),
         });
         let for_thread = Arc::clone(&shared);
         let thread = std::thread::spawn(move || {
@@ -172,6 +174,11 @@ impl LateCard {
     /// How often a stream called the host.
     pub(super) fn calls(&self) -> u64 {
         self.shared.calls.load(Ordering::SeqCst)
+    }
+
+    /// How many allocations were made by threads that drove an engine.
+    pub(super) fn allocated_by_drivers(&self) -> u64 {
+        self.shared.allocated_by_drivers.load(Ordering::SeqCst)
     }
 
     /// How many streams and events were ever made.
@@ -252,6 +259,8 @@ impl Card for LateCard {
         "late:0 (a late card)"
     }
     fn allocate(&self, bytes: u64, kind: MemoryKind) -> Result<*mut u8> {
+        let by_driver = u64::from(crate::engine::is_driving());
+        self.shared.allocated_by_drivers.fetch_add(by_driver, Ordering::SeqCst);
         let layout = Layout::from_size_align(bytes as usize, 64).expect("a layout");
         // SAFETY: nobody asks for 0 bytes.
         let pointer = unsafe { alloc(layout) };

@@ -364,6 +364,48 @@ fn communicators_share_pinned_memory_and_never_wait_for_each_other() {
     assert_eq!(other.read(place, 1000), sent);
 }
 
+/// A card's allocations may wait for its streams, and these for whoever drives.
+#[test]
+fn whoever_drives_allocates_nothing() {
+    for staging_bytes in [0, 12 << 10, 1 << 20] {
+        for piece_bytes in [96, 1 << 20] {
+            let options = EngineOptions { staging_bytes, piece_bytes, ..EngineOptions::default() };
+            for (sequence, call) in all_calls().into_iter().enumerate() {
+                // Each on cards that have nothing yet; a chunk of a slice that is longer than a block.
+                if sequence % 3 == 0 {
+                    let cards = ranks_with(late_cards(3), options);
+                    cards.must_be_right(&call);
+                    for rank in &cards.ranks {
+                        assert_eq!(rank.card.allocated_by_drivers(), 0, "{}", call.algorithm);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Scratch on the card is made by the caller too, and does not pile up.
+#[test]
+fn scratch_on_a_card_is_prepared_and_bounded() {
+    let cards = ranks_on(late_cards(1), 0);
+    let Rank { engine, card, .. } = &cards.ranks[0];
+    let (from, to) = (card.memory(&[7; 1000]), card.memory(&[0; 1000]));
+    for (sequence, mebibytes) in [100, 120, 140, 160].into_iter().enumerate() {
+        let sequence = sequence as u64;
+        let call = Call { algorithm: Algorithm::Local, sequence, ..ALL_REDUCE };
+        let request = request((0, 1), &call);
+        let mut schedule = request.program.schedule().clone();
+        schedule.device_scratch_bytes = mebibytes << 20;
+        let program = Arc::new(Program::new(schedule));
+        let request = OperationRequest { program, send: from, receive: to, ..request };
+        let operation = submit_request(engine, request).expect("accepted");
+        engine.wait(&operation, Some(Instant::now() + SOON)).expect("done");
+    }
+    assert_eq!(card.allocated_by_drivers(), 0);
+    let mebibytes = card.allocated_bytes() >> 20;
+    assert!(mebibytes < 400, "{mebibytes} MiB");
+}
+
 #[test]
 fn nothing_is_made_for_a_call_once_it_is_warm() {
     let cards = ranks_on(late_cards(2), 64 << 10);
@@ -473,13 +515,19 @@ fn pinned_memory_is_bounded_shared_and_kept() {
     let longer = pool.take(150 << 20).expect("memory");
     drop((long, longer));
     let allocated = card.allocated_bytes();
-    pool.prepare(100, 1).expect("prepared");
+    pool.prepare([(100, 1)]).expect("prepared");
     assert!(card.allocated_bytes() < allocated && card.allocated_bytes() < 300 << 20);
-    pool.prepare(100_000, 5).expect("prepared");
+    pool.prepare([(100_000, 5)]).expect("prepared");
     let (allocations, bytes) = (pool.allocations(), card.allocated_bytes());
     let blocks: Vec<_> = (0..5).map(|_| pool.take(100_000).expect("prepared")).collect();
     assert_eq!((pool.allocations(), card.allocated_bytes()), (allocations, bytes));
-    drop((blocks, pool));
+    drop(blocks);
+    // But never what was prepared.
+    pool.prepare([(300 << 20, 1), (1, 1)]).expect("prepared");
+    let allocations = pool.allocations();
+    drop(pool.take(300 << 20).expect("prepared"));
+    assert_eq!(pool.allocations(), allocations);
+    drop(pool);
     assert_eq!(card.allocated_bytes(), 0);
     assert_eq!(card.violations(), Vec::<String>::new());
 }
