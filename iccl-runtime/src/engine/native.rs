@@ -216,9 +216,12 @@ impl Native {
         at_rest
     }
 
-    /// Leaves in good order, when nothing is under way.
+    /// Leaves in good order, when nothing is under way. What did not come to rest is left as it is.
     pub(super) fn leave(mut self) {
-        self.jobs = None;
+        let rested = self.jobs.take().is_none();
+        if rested && !self.shared.await_stage(Stage::AtRest, Duration::ZERO) {
+            return;
+        }
         if !self.shared.await_stage(Stage::Gone, LEAVE) {
             tracing::warn!(library = self.name, "a native communicator was not left in {LEAVE:?}");
         }

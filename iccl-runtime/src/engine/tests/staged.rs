@@ -532,6 +532,57 @@ fn pinned_memory_is_bounded_shared_and_kept() {
     assert_eq!(card.violations(), Vec::<String>::new());
 }
 
+/// A library that only says that it was given up.
+#[derive(Default)]
+struct IdleLibrary {
+    is_quarantined: AtomicBool,
+}
+
+impl NativeIsland for IdleLibrary {
+    fn name(&self) -> &'static str {
+        "idle 1.0 on rank 0"
+    }
+    unsafe fn call(
+        &self,
+        _: &crate::schedule::IslandCall,
+        _: *const u8,
+        _: *mut u8,
+        _: u64,
+    ) -> Result<()> {
+        Ok(())
+    }
+    fn async_error(&self) -> Result<()> {
+        Ok(())
+    }
+    fn abort(&self) -> Result<()> {
+        Ok(())
+    }
+    fn quarantine(&self) {
+        self.is_quarantined.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Whoever ends a communicator waits for its library once, and not again when it is given up.
+#[test]
+fn a_native_library_that_does_not_come_to_rest_is_not_waited_for_when_it_is_left() {
+    for breaks in [true, false] {
+        let late = Arc::new(LateCard::new(1, Duration::from_millis(1)));
+        let card: Arc<dyn Card> = Arc::clone(&late) as _;
+        let library = Arc::<IdleLibrary>::default();
+        let island = Arc::clone(&library) as _;
+        let mut native = Native::start(0, island, &card, Box::new(|| ())).expect("a thread");
+        if breaks {
+            late.break_down();
+        }
+        let timeout = if breaks { Duration::from_millis(100) } else { SOON };
+        assert_eq!(native.rest(timeout), !breaks);
+        assert_eq!(library.is_quarantined.load(Ordering::SeqCst), breaks);
+        let before = Instant::now();
+        native.leave();
+        assert!(before.elapsed() < Duration::from_secs(5), "{:?}", before.elapsed());
+    }
+}
+
 /// A card that takes its time wakes the driver, who does not look all the while.
 #[test]
 fn b095_a_driver_that_waits_for_a_card_sleeps() {
