@@ -155,7 +155,7 @@ impl Issuing<'_> {
                 }
                 Primitive::Reduce { send, receive, count, op, root } => {
                     // HCCL wants an address on every rank, and nobody says that it leaves it alone.
-                    let receive = joined.or_scratch(receive, count * element)?;
+                    let receive = joined.or_scratch(receive, count * element, stream)?;
                     aligned(&[send.addr(), receive.addr()], element)?;
                     joined.with_handle(|handle| {
                         let count = count as u64;
@@ -175,7 +175,7 @@ impl Issuing<'_> {
                         send.addr(),
                         bytes * joined.ranks as usize,
                     );
-                    let result = if lies_inside { joined.scratch(bytes)? } else { receive };
+                    let result = if lies_inside { joined.scratch(bytes, stream)? } else { receive };
                     joined.with_handle(|handle| {
                         let count = count as u64;
                         let answer = (table.HcclReduceScatter)(
@@ -201,7 +201,7 @@ impl Issuing<'_> {
                         bytes * joined.ranks as usize,
                     );
                     let own = if lies_inside {
-                        let own = joined.scratch(bytes)?;
+                        let own = joined.scratch(bytes, stream)?;
                         joined.copy(send, own, bytes, stream)?;
                         own.cast_const()
                     } else {
@@ -216,7 +216,7 @@ impl Issuing<'_> {
                     })
                 }
                 Primitive::Scatter { send, receive, count, root } => {
-                    let receive = joined.or_scratch(receive, count * element)?;
+                    let receive = joined.or_scratch(receive, count * element, stream)?;
                     joined.with_handle(|handle| {
                         let count = count as u64;
                         table.check(

@@ -126,9 +126,9 @@ impl Joined {
         call(handle)
     }
 
-    /// Memory that nobody reads. The card's context is current.
-    pub(crate) fn scratch(&self, bytes: usize) -> PluginResult<*mut c_void> {
-        self.scratch.room(&self.context, bytes)
+    /// Memory that only calls on this stream use. The card's context is current.
+    pub(crate) fn scratch(&self, bytes: usize, stream: sys::Stream) -> PluginResult<*mut c_void> {
+        self.scratch.room(&self.context.acl.table, stream, bytes)
     }
 
     /// Where a result goes: scratch, if it is not wanted.
@@ -136,8 +136,9 @@ impl Joined {
         &self,
         receive: *mut c_void,
         bytes: usize,
+        stream: sys::Stream,
     ) -> PluginResult<*mut c_void> {
-        if receive.is_null() { self.scratch(bytes) } else { Ok(receive) }
+        if receive.is_null() { self.scratch(bytes, stream) } else { Ok(receive) }
     }
 
     /// Enqueues a copy within the card. Its context is current.
@@ -293,7 +294,7 @@ impl Joined {
             return Ok(());
         }
         self.forget_what_is_over(&mut locked(&self.marks))?;
-        self.scratch.free(&self.context)
+        self.scratch.free(&self.context.acl.table)
     }
 }
 
