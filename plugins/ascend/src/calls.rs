@@ -23,6 +23,15 @@ pub(crate) unsafe fn issue(
     plan: &Plan,
     stream: sys::Stream,
 ) -> PluginResult<()> {
+    // SAFETY: the caller promises it.
+    let issued = unsafe { issue_all(joined, plan, stream) };
+    // What came before a failure is under way.
+    issued.and(joined.record(stream))
+}
+
+/// # Safety
+/// As for [`issue`].
+unsafe fn issue_all(joined: &Arc<Joined>, plan: &Plan, stream: sys::Stream) -> PluginResult<()> {
     let mut messages = Vec::new();
     let item = |kind, buffer: *mut c_void, count: usize, remote_rank| sys::SendRecvItem {
         kind,
@@ -48,8 +57,7 @@ pub(crate) unsafe fn issue(
     }
     let messages = hccl::keep_for_group(joined, stream, messages);
     // SAFETY: the caller promises the buffers.
-    unsafe { exchange(joined, &messages, stream)? };
-    joined.record(stream)
+    unsafe { exchange(joined, &messages, stream) }
 }
 
 /// Issues messages: those of this rank to itself as copies, the others in batches.

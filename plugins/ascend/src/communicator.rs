@@ -167,7 +167,7 @@ impl Joined {
             event
         } else {
             if marks.len() >= MARKS {
-                self.forget_what_is_over(&mut marks)?;
+                forget_what_is_over(table, &mut marks)?;
             }
             let event = create_event(table)?;
             marks.push(Mark { stream, event });
@@ -175,22 +175,6 @@ impl Joined {
         };
         // SAFETY: the event is this communicator's, and the caller promises the stream.
         table.check("aclrtRecordEvent", unsafe { (table.aclrtRecordEvent)(event, stream) })
-    }
-
-    fn forget_what_is_over(&self, marks: &mut Vec<Mark>) -> PluginResult<()> {
-        let table = &self.context.acl.table;
-        let mut left = Vec::new();
-        for mark in marks.drain(..) {
-            if query_event(table, mark.event)? == Progress::Pending {
-                left.push(mark);
-                continue;
-            }
-            // SAFETY: the event is this communicator's and in no stream any more.
-            let answer = unsafe { (table.aclrtDestroyEvent)(mark.event) };
-            table.check("aclrtDestroyEvent", answer)?;
-        }
-        *marks = left;
-        Ok(())
     }
 
     /// Whether all that was called is over. The card's context is current.
@@ -293,9 +277,24 @@ impl Joined {
             tracing::debug!("a stream that was torn down keeps what it was on its way to");
             return Ok(());
         }
-        self.forget_what_is_over(&mut locked(&self.marks))?;
+        forget_what_is_over(&self.context.acl.table, &mut locked(&self.marks))?;
         self.scratch.free(&self.context.acl.table)
     }
+}
+
+/// Destroys the events that were passed. If something fails, the others stay known.
+fn forget_what_is_over(table: &sys::Acl, marks: &mut Vec<Mark>) -> PluginResult<()> {
+    let mut index = 0;
+    while let Some(&Mark { event, .. }) = marks.get(index) {
+        if query_event(table, event)? == Progress::Pending {
+            index += 1;
+            continue;
+        }
+        marks.swap_remove(index);
+        // SAFETY: the event is the communicator's and in no stream any more.
+        table.check("aclrtDestroyEvent", unsafe { (table.aclrtDestroyEvent)(event) })?;
+    }
+    Ok(())
 }
 
 fn aborted() -> PluginError {
@@ -333,5 +332,55 @@ impl Drop for HcclCommunicator {
         if let Err(error) = self.joined.leave() {
             tracing::warn!(%error, "a communicator of HCCL could not be left");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OVER: usize = 1;
+    const UNDER_WAY: usize = 2;
+    const BROKEN: usize = 3;
+
+    unsafe extern "C" fn query(event: sys::Event, status: *mut i32) -> sys::AclError {
+        // SAFETY: the caller has room for the number.
+        unsafe { status.write(i32::from(event.addr() == OVER)) };
+        if event.addr() == BROKEN { sys::ACL_ERROR_RT_INVALID_HANDLE } else { sys::ACL_SUCCESS }
+    }
+
+    unsafe extern "C" fn destroy(event: sys::Event) -> sys::AclError {
+        assert_eq!(event.addr(), OVER);
+        sys::ACL_SUCCESS
+    }
+
+    unsafe extern "C" fn no_words() -> *const std::ffi::c_char {
+        std::ptr::null()
+    }
+
+    #[test]
+    fn what_is_under_way_stays_known_also_if_something_fails() {
+        let find = |name: &str| {
+            Some(match name {
+                "aclrtQueryEventStatus" => query as *const c_void,
+                "aclrtDestroyEvent" => destroy as *const c_void,
+                _ => no_words as *const c_void,
+            })
+        };
+        // SAFETY: only these are called.
+        let table = unsafe { sys::Acl::resolve_by(find) }.unwrap();
+        let marks = |events: &[usize]| -> Vec<Mark> {
+            let handle = std::ptr::without_provenance_mut;
+            events.iter().map(|event| Mark { stream: handle(8), event: handle(*event) }).collect()
+        };
+        let known = |marks: &[Mark]| marks.iter().map(|mark| mark.event.addr()).collect::<Vec<_>>();
+        let mut all = marks(&[UNDER_WAY, OVER, UNDER_WAY]);
+        forget_what_is_over(&table, &mut all).unwrap();
+        assert_eq!(known(&all), [UNDER_WAY; 2]);
+        let mut all = marks(&[UNDER_WAY, OVER, BROKEN, UNDER_WAY]);
+        forget_what_is_over(&table, &mut all).unwrap_err();
+        let mut left = known(&all);
+        left.sort_unstable();
+        assert_eq!(left, [UNDER_WAY, UNDER_WAY, BROKEN]);
     }
 }

@@ -123,8 +123,9 @@ fn end_group() -> PluginResult<()> {
         let issue = || {
             let _current = joined.context.enter()?;
             // SAFETY: whoever called in the group promised the buffers until the stream is past them.
-            unsafe { calls::exchange(&joined, &items, stream)? };
-            joined.record(stream)
+            let issued = unsafe { calls::exchange(&joined, &items, stream) };
+            // What came before a failure is under way.
+            issued.and(joined.record(stream))
         };
         ended = ended.and(issue());
     }

@@ -245,6 +245,38 @@ fn an_abort_tears_down_the_stream_that_waits_for_a_peer() {
 }
 
 #[test]
+fn an_abort_tears_down_what_a_call_enqueued_before_it_failed() {
+    let machine = machine();
+    let view = machine.set.collectives_of("ascend").expect("HCCL").view();
+    let id = view.unique_id().expect("a root info");
+    std::thread::scope(|scope| {
+        for rank in 0..RANKS {
+            let (id, machine) = (&id, &machine);
+            scope.spawn(move || {
+                let rank = Rank::join(machine, view, id, rank);
+                if rank.number == 1 {
+                    // The reduce to rank 0 waits for the others; the one to this rank is refused.
+                    let call = NativeCall {
+                        receive: rank.receive.wrapping_byte_add(2),
+                        send_counts: &[BLOCK as u64; RANKS],
+                        ..rank.call(Collective::ReduceScatterV, DataType::F32, Some(RedOp::Sum))
+                    };
+                    // SAFETY: the buffers stay for the life of the process.
+                    let error = unsafe { rank.communicator.call(&call, rank.stream) }.unwrap_err();
+                    assert_eq!(error.status, Status::InvalidArgument, "{error}");
+                    rank.communicator.abort().expect("aborted");
+                    let error = rank.card.stream_synchronize(rank.stream, SOON).unwrap_err();
+                    assert_eq!(error.status, Status::Aborted, "{error}");
+                } else {
+                    rank.communicator.abort().expect("aborted");
+                }
+                rank.communicator.leave().expect("nothing to leave");
+            });
+        }
+    });
+}
+
+#[test]
 fn leaving_waits_for_what_is_under_way() {
     let machine = machine();
     on_all_ranks(&machine, |rank| {
