@@ -13,7 +13,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use iccl_plugin_api::Status;
-use iccl_plugin_api::sdk::{PluginError, PluginResult};
+use iccl_plugin_api::sdk::{PluginError, PluginResult, Progress};
+use iccl_vendor_support::{Pace, wait_until_done};
 
 use crate::context::CardContext;
 use crate::sys;
@@ -22,6 +23,8 @@ use crate::sys;
 const REPORT_MS: i32 = 50;
 /// How long it waits before it asks again after an error: no stream yet, or none any more.
 const AFTER_AN_ERROR: Duration = Duration::from_millis(1);
+/// How long the end of a thread is waited for. Past that it is left to itself: it keeps what it uses.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a stream calls.
 type Function = Box<dyn FnOnce() + Send>;
@@ -155,9 +158,36 @@ fn report(context: &CardContext, is_over: &AtomicBool) {
 impl Drop for ReportThread {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.take() {
-            // It looks every few milliseconds; what it calls is short or lets go first.
-            let _ = thread.join();
+        if let Some(thread) = self.thread.take()
+            && !ends_within(thread, END_TIMEOUT)
+        {
+            tracing::warn!("a thread for reports does not come back, and is left behind");
         }
+    }
+}
+
+/// Whether a thread has ended in time. It looks every few milliseconds; what it calls is short or lets go
+/// first, unless the runtime is stuck.
+fn ends_within(thread: JoinHandle<()>, timeout: Duration) -> bool {
+    let is_over = || Ok(if thread.is_finished() { Progress::Done } else { Progress::Pending });
+    let has_ended = wait_until_done(Pace::PEERS, Some(timeout), is_over) == Ok(true);
+    if has_ended {
+        // A panic in a function was told where it happened.
+        let _ = thread.join();
+    }
+    has_ended
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_does_not_come_back_is_not_waited_for_for_ever() {
+        let (end, told) = channel::<()>();
+        let stuck = std::thread::spawn(move || assert!(told.recv().is_err()));
+        assert!(!ends_within(stuck, Duration::from_millis(20)));
+        drop(end);
+        assert!(ends_within(std::thread::spawn(|| ()), Duration::from_secs(60)));
     }
 }
