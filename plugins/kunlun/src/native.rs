@@ -219,9 +219,12 @@ impl Face for Native {
     }
 
     fn event_destroy(&self, event: sys::Event) -> PluginResult<()> {
-        self.waits.forget(Handle(event).number());
-        // SAFETY: the caller passes an event of `event_create`, once; no wait uses it any more.
-        check_xpu("xpu_event_destroy", unsafe { (self.xpu.xpu_event_destroy)(event) })
+        let (xpu, event) = (self.xpu, Handle(event));
+        let destroy = move || {
+            // SAFETY: the caller passes an event of `event_create`, once; no wait uses it any more.
+            check_xpu("xpu_event_destroy", unsafe { (xpu.xpu_event_destroy)(event.pointer()) })
+        };
+        self.waits.retire(event.number(), Box::new(destroy))
     }
 
     fn event_record(&self, event: sys::Event, stream: sys::Stream) -> PluginResult<()> {

@@ -49,6 +49,8 @@ struct Thing {
     passed: u64,
     /// A wait that is under way, and how much it covers.
     waiting: Option<u64>,
+    /// What is to be done when that has ended, and nobody asks any more.
+    retired: Option<Wait>,
     /// How the last wait ended, until somebody has asked.
     ended: Option<(u64, PluginResult<()>)>,
 }
@@ -109,14 +111,29 @@ impl Waits {
         self.ask(state, event, wait)
     }
 
-    /// Forgets a stream or an event, after a wait for it that is under way.
+    /// Forgets an event, and destroys it by `destroy`: at once, or when a wait for it that is under way has
+    /// ended, which nobody waits for. The stream may be stuck.
+    pub(crate) fn retire(&self, event: u64, destroy: Wait) -> PluginResult<()> {
+        let mut state = self.locked();
+        state.recorded.remove(&event);
+        if let Some(thing) = state.things.get_mut(&event)
+            && thing.waiting.is_some()
+        {
+            thing.retired = Some(destroy);
+            return Ok(());
+        }
+        state.things.remove(&event);
+        drop(state);
+        destroy()
+    }
+
+    /// Forgets a stream that is done, after a wait for it that is under way.
     pub(crate) fn forget(&self, handle: u64) {
         let mut state = self.locked();
         while state.things.get(&handle).is_some_and(|thing| thing.waiting.is_some()) {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.things.remove(&handle);
-        state.recorded.remove(&handle);
         state.own.remove(&handle);
     }
 
@@ -135,12 +152,18 @@ impl Waits {
         }
         thing.waiting = Some(thing.given);
         state.queue.push((handle, wait));
-        if state.idle_threads == 0 {
+        // A thread that was woken may not have taken its wait yet: one for each that is in the queue.
+        if state.queue.len() > state.idle_threads {
             let waits = Arc::clone(self);
             let name = "iccl-kunlun-wait".to_owned();
-            // Without a thread nobody waits, and the answer stays "not yet" until there is one.
             if let Err(error) = std::thread::Builder::new().name(name).spawn(move || waits.work()) {
+                // Nobody waits, and the answer stays "not yet"; the next question tries again.
                 tracing::warn!(%error, "no thread to wait for a stream");
+                state.queue.pop();
+                if let Some(thing) = state.things.get_mut(&handle) {
+                    thing.waiting = None;
+                }
+                return Ok(Progress::Pending);
             }
         }
         self.changed.notify_all();
@@ -164,7 +187,15 @@ impl Waits {
             drop(state);
             let outcome = wait();
             state = self.locked();
-            if let Some(thing) = state.things.get_mut(&handle)
+            let retired = state.things.get_mut(&handle).and_then(|thing| thing.retired.take());
+            if let Some(destroy) = retired {
+                state.things.remove(&handle);
+                drop(state);
+                if let Err(error) = destroy() {
+                    tracing::warn!(%error, "an event could not be destroyed");
+                }
+                state = self.locked();
+            } else if let Some(thing) = state.things.get_mut(&handle)
                 && let Some(covered) = thing.waiting.take()
             {
                 if outcome.is_ok() {
@@ -287,8 +318,38 @@ mod tests {
         assert_eq!(waits.ask_event(EVENT, never_asked()), Ok(Progress::Pending));
         end.send(Ok(())).unwrap();
         assert_eq!(settled(|| waits.ask_event(EVENT, Box::new(|| Ok(())))), Ok(Progress::Done));
-        waits.forget(EVENT);
+        waits.retire(EVENT, Box::new(|| Ok(()))).unwrap();
         assert_eq!(waits.ask_event(EVENT, never_asked()), Ok(Progress::Done));
+    }
+
+    #[test]
+    fn an_event_that_is_waited_for_is_destroyed_behind_the_wait() {
+        let waits = Arc::new(Waits::default());
+        waits.recorded(EVENT, STREAM);
+        let (end, told) = channel();
+        assert_eq!(waits.ask_event(EVENT, until(told)), Ok(Progress::Pending));
+        let (destroyed, is_destroyed) = channel();
+        let destroy = move || {
+            destroyed.send(()).unwrap();
+            Ok(())
+        };
+        waits.retire(EVENT, Box::new(destroy)).unwrap();
+        assert!(is_destroyed.try_recv().is_err(), "the wait is under way");
+        end.send(Ok(())).unwrap();
+        is_destroyed.recv_timeout(Duration::from_secs(60)).unwrap();
+        let broken = || Err(PluginError::invalid("broken"));
+        assert_eq!(waits.retire(EVENT, Box::new(broken)).unwrap_err().message, "broken");
+    }
+
+    #[test]
+    fn no_wait_stays_behind_another_whose_thread_has_not_woken_yet() {
+        let waits = Arc::new(Waits::default());
+        // A thread that was told of the first wait and has not come to take it.
+        waits.locked().idle_threads = 1;
+        let (_never, told) = channel();
+        assert_eq!(waits.ask_stream(STREAM, until(told)), Ok(Progress::Pending));
+        let ask = || waits.ask_stream(STREAM + 10, Box::new(|| Ok(())));
+        assert_eq!(settled(ask), Ok(Progress::Done));
     }
 
     #[test]
