@@ -131,6 +131,7 @@ impl Bkcl {
         for refused in &functions.refused {
             tracing::warn!(%refused, "a function of BKCL is not used");
         }
+        let fingerprint = fingerprint(path).map_err(refused)?;
         let constants = constants(path, shim.as_ref(), settings)?;
         tracing::info!(source = %constants.source, "takes BKCL's numbers");
         let offered = Offered {
@@ -139,7 +140,7 @@ impl Bkcl {
             ..Offered::default()
         };
         let repertoire = repertoire(support(&constants).leak(), offered);
-        let name = format!("BKCL {:016x}", fingerprint(path)).leak();
+        let name = format!("BKCL {fingerprint:016x}").leak();
         Ok(Self { table, constants, repertoire, name })
     }
 
@@ -214,15 +215,19 @@ fn constants(
 }
 
 /// What tells one build of a library from another, which has no version: its bytes.
-fn fingerprint(library: &Path) -> u64 {
+///
+/// # Errors
+/// That it cannot be read: two builds would look like one.
+fn fingerprint(library: &Path) -> Result<u64, String> {
     // FNV-1a, over words: a library is long.
-    let bytes = std::fs::read(library).unwrap_or_default();
+    let read = std::fs::read(library);
+    let bytes = read.map_err(|error| format!("{}: {error}", library.display()))?;
     let (words, rest) = bytes.as_chunks::<8>();
     let step = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3);
     let hash = words.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, word| {
         step(hash, u64::from_le_bytes(*word)).rotate_left(29)
     });
-    rest.iter().fold(hash, |hash, byte| step(hash, u64::from(*byte)))
+    Ok(rest.iter().fold(hash, |hash, byte| step(hash, u64::from(*byte))))
 }
 
 impl KunlunPlugin {
@@ -272,7 +277,7 @@ impl NativeCollectives for KunlunPlugin {
     }
 
     fn group_start(&self) -> PluginResult<()> {
-        group::begin(self.bkcl()?)
+        group::begin(self.bkcl()?, || false)
     }
 
     fn group_end(&self) -> PluginResult<()> {
@@ -283,4 +288,23 @@ impl NativeCollectives for KunlunPlugin {
 /// A number of a rank as C has it.
 pub(crate) fn rank_number(rank: u32) -> PluginResult<c_int> {
     c_int::try_from(rank).map_err(|_| PluginError::invalid(format!("rank {rank}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn builds_are_told_apart_by_their_bytes_or_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("libbkcl.so");
+        let why = fingerprint(&path).unwrap_err();
+        assert!(why.contains("libbkcl.so: No such file"), "{why}");
+        let of = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            fingerprint(&path).unwrap()
+        };
+        assert_eq!(of(b"one build"), of(b"one build"));
+        assert_ne!(of(b"one build"), of(b"one built"));
+    }
 }

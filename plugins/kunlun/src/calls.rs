@@ -41,7 +41,7 @@ pub(crate) unsafe fn issue(joined: &Arc<Joined>, plan: &Plan, stream: Handle) ->
     if messages.len() < 2 {
         return messages.iter().try_for_each(issue);
     }
-    group::begin(&joined.bkcl)?;
+    group::begin(&joined.bkcl, || joined.is_aborted())?;
     let issued = messages.iter().try_for_each(issue);
     let ended = group::end(&joined.bkcl);
     issued.and(ended)
@@ -74,11 +74,11 @@ unsafe fn issue_one(
     if let Primitive::Send { peer, .. } = *primitive {
         group::note_send(joined, peer)?;
     }
+    face.enqueue_on(stream.0)?;
     let mut scratch = None;
     if let Primitive::AllToAllV { sent, received, .. } = primitive {
         scratch = Some(joined.scratch.take(&joined.chip, sent, received)?);
     }
-    face.enqueue_on(stream.0)?;
     let called = joined.with_context(|context| {
         let stream: sys::Stream = stream.0;
         // SAFETY: the context lives, and the caller promises buffers and stream.

@@ -93,8 +93,7 @@ fn init(
     let mut id = vec![0_u8; sys::MOST_UNIQUE_ID_BYTES];
     id[..unique_id.len()].copy_from_slice(unique_id);
     let run = move || {
-        let init = || {
-            let _current = own_chip.enter()?;
+        let mut init = || {
             let mut context = std::ptr::null_mut();
             // SAFETY: there is room for the context, and the id has its length.
             let answer = unsafe {
@@ -104,8 +103,10 @@ fn init(
             own.check("bkcl_init_rank", answer, || own_chip.face.last_words())?;
             Ok(Handle(context))
         };
-        let mut init = init;
-        if let Err(unheard) = sender.send(init())
+        // Also for the end of a context that comes too late.
+        let current = own_chip.enter();
+        let outcome = current.as_ref().map_err(Clone::clone).and_then(|_| init());
+        if let Err(unheard) = sender.send(outcome)
             && let Ok(context) = unheard.0
         {
             // SAFETY: nobody else has the context.
@@ -148,13 +149,17 @@ impl Joined {
         &self,
         call: impl FnOnce(sys::Context) -> PluginResult<T>,
     ) -> PluginResult<T> {
-        let _turn = group::enter(|| self.is_aborted.load(Ordering::Acquire))?;
+        let _turn = group::enter(|| self.is_aborted())?;
         let _one = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         let context = self.context.load(Ordering::Acquire);
-        if context.is_null() || self.is_aborted.load(Ordering::Acquire) {
+        if context.is_null() || self.is_aborted() {
             return Err(aborted());
         }
         call(context)
+    }
+
+    pub(crate) fn is_aborted(&self) -> bool {
+        self.is_aborted.load(Ordering::Acquire)
     }
 
     /// Ends everything that is pending, once.
@@ -215,7 +220,7 @@ impl NativeCommunicator for BkclCommunicator {
 
     fn async_error(&self) -> PluginResult<Progress> {
         // BKCL has no answer to this: what is known is whether it was aborted.
-        if self.joined.is_aborted.load(Ordering::Acquire) {
+        if self.joined.is_aborted() {
             return Err(aborted());
         }
         Ok(Progress::Done)

@@ -1,5 +1,6 @@
 //! Groups of calls. BKCL's are not known to be a thread's own, so that one thread at a time is in BKCL with a
-//! group or a call: others wait until it is out.
+//! group or a call: others wait until it is out. BKCL sees one group at a time: nobody says that groups may be
+//! nested.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -86,11 +87,13 @@ impl Drop for Turn {
     }
 }
 
-/// Begins a group of this thread, or one inside it.
-pub(crate) fn begin(bkcl: &Bkcl) -> PluginResult<()> {
-    let turn = enter(|| false)?;
-    // SAFETY: no arguments.
-    bkcl.check("bkcl_group_start", unsafe { (bkcl.table.bkcl_group_start)() }, || None)?;
+/// Begins a group of this thread, or one inside it. What waits for other threads gives up if `is_aborted`.
+pub(crate) fn begin(bkcl: &Bkcl, is_aborted: impl Fn() -> bool) -> PluginResult<()> {
+    let turn = enter(is_aborted)?;
+    if !is_open() {
+        // SAFETY: no arguments.
+        bkcl.check("bkcl_group_start", unsafe { (bkcl.table.bkcl_group_start)() }, || None)?;
+    }
     GROUP.with_borrow_mut(|group| group.depth += 1);
     turn.stay();
     Ok(())
@@ -105,12 +108,12 @@ pub(crate) fn end(bkcl: &Bkcl) -> PluginResult<()> {
     let Some(depth) = depth else {
         return Err(PluginError::invalid("a group ends that this thread did not begin"));
     };
+    if depth > 0 {
+        return Ok(());
+    }
     // SAFETY: no arguments.
     let answer = unsafe { (bkcl.table.bkcl_group_end)() };
     let ended = bkcl.check("bkcl_group_end", answer, || None);
-    if depth > 0 {
-        return ended;
-    }
     let group = GROUP.take();
     leave();
     group.scratch.into_iter().fold(ended, |ended, (joined, scratch, stream)| {

@@ -136,6 +136,28 @@ fn two_sends_to_a_peer_in_a_group_are_refused_before_bkcl_hears_of_it() {
 }
 
 #[test]
+fn messages_of_a_call_in_a_group_are_part_of_that() {
+    let machine = machine();
+    let view = machine.set.collectives_of("kunlun").expect("BKCL").view();
+    on_all_ranks(&machine, |rank| {
+        let dtype = DataType::F32;
+        let inputs = contributions(dtype, RedOp::Sum, BLOCK);
+        rank.fill(rank.send, &inputs[rank.number]);
+        view.group_start().expect("a group");
+        // The root receives from all others at once, which is a group when it is alone.
+        let gather = rank.call(Collective::Gather, dtype, None);
+        // SAFETY: the buffers have room, and the stream is waited for below.
+        unsafe { rank.communicator.call(&gather, rank.stream) }.expect("taken");
+        view.group_end().expect("issued");
+        rank.card.stream_synchronize(rank.stream, SOON).expect("done");
+        if rank.number == 0 {
+            let expected = inputs.concat();
+            assert_eq!(rank.read(rank.receive)[..expected.len()], expected);
+        }
+    });
+}
+
+#[test]
 fn what_is_refused_is_refused_before_bkcl_hears_of_it() {
     let machine = machine();
     on_all_ranks(&machine, |rank| {

@@ -1,6 +1,6 @@
 //! `bkcl_group_start` and `bkcl_group_end`: what is called in between happens at the end.
 //!
-//! There is one group in a process: nobody may count on groups of different threads.
+//! There is one group in a process: nobody may count on groups of different threads, nor inside each other.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
@@ -16,7 +16,6 @@ static GROUP: Mutex<Option<Group>> = Mutex::new(None);
 
 struct Group {
     owner: ThreadId,
-    depth: u32,
     launches: Vec<Launch>,
     /// To whom something was sent, by communicator.
     peers: Vec<(u64, u32)>,
@@ -78,10 +77,10 @@ pub(crate) fn group_start() -> Status {
     let owner = std::thread::current().id();
     match open.as_mut() {
         Some(group) if group.owner != owner => return fail(RUNTIME_ERROR, OTHER_THREAD),
-        Some(group) => group.depth += 1,
+        Some(_) => return fail(RUNTIME_ERROR, "a group inside a group"),
         None => {
             let (launches, peers) = (Vec::new(), Vec::new());
-            *open = Some(Group { owner, depth: 1, launches, peers, error: None });
+            *open = Some(Group { owner, launches, peers, error: None });
         }
     }
     0
@@ -90,12 +89,8 @@ pub(crate) fn group_start() -> Status {
 pub(crate) fn group_end() -> Status {
     let mut open = group();
     let owner = std::thread::current().id();
-    let Some(group) = open.as_mut().filter(|group| group.owner == owner) else {
+    if open.as_ref().is_none_or(|group| group.owner != owner) {
         return fail(INVALID_ARGUMENT, "not in a group");
-    };
-    group.depth -= 1;
-    if group.depth > 0 {
-        return 0;
     }
     let ended = open.take();
     drop(open);
