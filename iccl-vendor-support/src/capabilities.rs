@@ -6,6 +6,65 @@ use std::path::Path;
 use iccl_plugin_api::tables::CollectiveSupport;
 use iccl_plugin_api::{Collective, DataType, RedOp};
 
+/// Collectives that reduce. Reduce-scatter of different blocks is made of reduces.
+pub const REDUCING: [Collective; 4] = [
+    Collective::AllReduce,
+    Collective::Reduce,
+    Collective::ReduceScatter,
+    Collective::ReduceScatterV,
+];
+
+/// Collectives that move: by functions of a library, or by sends and receives in a group.
+pub const MOVING: [Collective; 11] = [
+    Collective::Broadcast,
+    Collective::AllGather,
+    Collective::Gather,
+    Collective::Scatter,
+    Collective::AllToAll,
+    Collective::AllGatherV,
+    Collective::GatherV,
+    Collective::ScatterV,
+    Collective::AllToAllV,
+    Collective::Send,
+    Collective::Recv,
+];
+
+/// Types of elements, and the operations by which they are reduced.
+pub type Reduced<'a> = (&'a [DataType], &'a [RedOp]);
+
+/// The list of a library that reduces two kinds of types, each by operations of its own, and moves all.
+pub const fn support_of(
+    first: Reduced<'_>,
+    second: Reduced<'_>,
+) -> [CollectiveSupport; 2 * REDUCING.len() + MOVING.len()] {
+    let mut list = [CollectiveSupport::new(Collective::AllReduce, &[], &[]);
+        2 * REDUCING.len() + MOVING.len()];
+    let mut index = 0;
+    while index < REDUCING.len() {
+        list[2 * index] = CollectiveSupport::new(REDUCING[index], first.0, first.1);
+        list[2 * index + 1] = CollectiveSupport::new(REDUCING[index], second.0, second.1);
+        index += 1;
+    }
+    index = 0;
+    while index < MOVING.len() {
+        list[2 * REDUCING.len() + index] =
+            CollectiveSupport::new(MOVING[index], DataType::ALL, &[]);
+        index += 1;
+    }
+    list
+}
+
+/// Adds to a list. Types with the same operations share an entry.
+pub fn add_support(list: &mut Vec<CollectiveSupport>, fresh: CollectiveSupport) {
+    let same = |known: &&mut CollectiveSupport| {
+        known.collective == fresh.collective && known.ops == fresh.ops
+    };
+    match list.iter_mut().find(same) {
+        Some(known) => known.dtypes |= fresh.dtypes,
+        None => list.push(fresh),
+    }
+}
+
 /// Whether a list has a combination.
 pub fn is_offered(
     support: &[CollectiveSupport],
@@ -84,6 +143,36 @@ mod tests {
         assert!(!offered(Collective::Reduce, DataType::U8, Some(RedOp::Sum)));
         assert!(offered(Collective::Send, DataType::U8, None));
         assert!(!offered(Collective::Recv, DataType::U8, None));
+    }
+
+    #[test]
+    fn a_list_has_all_that_reduces_twice_and_all_that_moves() {
+        let integers: Reduced<'_> = (&[DataType::I32], &[RedOp::Sum, RedOp::Max]);
+        let floats: Reduced<'_> = (&[DataType::F32], &[RedOp::Sum]);
+        let list = support_of(integers, floats);
+        for &collective in Collective::ALL {
+            let offered = |dtype, op| is_offered(&list, collective, dtype, op);
+            if collective.reduces() {
+                assert!(offered(DataType::I32, Some(RedOp::Max)), "{collective}");
+                assert!(offered(DataType::F32, Some(RedOp::Sum)), "{collective}");
+                assert!(!offered(DataType::F32, Some(RedOp::Max)), "{collective}");
+            } else {
+                let moves = collective != Collective::Barrier;
+                assert_eq!(offered(DataType::F8E4M3, None), moves, "{collective}");
+            }
+        }
+    }
+
+    #[test]
+    fn types_with_the_same_operations_share_an_entry() {
+        let mut list = Vec::new();
+        for (dtype, op) in
+            [(DataType::F32, RedOp::Sum), (DataType::U8, RedOp::Max), (DataType::F64, RedOp::Sum)]
+        {
+            add_support(&mut list, CollectiveSupport::new(Collective::Reduce, &[dtype], &[op]));
+        }
+        assert_eq!(list.len(), 2);
+        assert_eq!(list[0].dtypes, DataType::F32.mask() | DataType::F64.mask());
     }
 
     #[test]

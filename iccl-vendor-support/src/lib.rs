@@ -24,17 +24,20 @@ mod symbols;
 mod waiting;
 
 pub use callbacks::{enqueue_callback, handle};
-pub use capabilities::{capability_table, is_offered, keep_documented};
+pub use capabilities::{
+    MOVING, REDUCING, Reduced, add_support, capability_table, is_offered, keep_documented,
+    support_of,
+};
 pub use current::{Entered, ThreadState};
 pub use errors::{failure, one_line, static_text, written_text};
 pub use kernel::{numa_node, page_bytes, pci_address};
 pub use library::Library;
 pub use loaded::{loaded_libraries, other_versions};
-pub use memory::{Allocation, Allocations, Direction, pages};
+pub use memory::{Allocation, Allocations, Direction, allocation_bytes, pages};
 pub use opening::{named_folders, open, table};
 pub use process::OwnProcess;
 pub use regions::Regions;
 pub use search::{Candidate, Place, Search, python_folders, variable_folders};
 pub use self_test::self_test;
 pub use symbols::MissingSymbols;
-pub use waiting::{Pace, wait_until_done};
+pub use waiting::{Pace, synchronize, wait_until_done};

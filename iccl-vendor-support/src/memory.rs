@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
 
-use iccl_plugin_api::MemoryKind;
 use iccl_plugin_api::sdk::{PluginError, PluginResult};
+use iccl_plugin_api::{MemoryKind, Status};
 
 /// What a device has allocated, by address.
 #[derive(Debug, Default)]
@@ -50,6 +50,19 @@ impl Allocations {
         // Changed in one step, so a panic elsewhere can't have left it half-made.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// How much a card is asked for: at least a byte, and nothing that is not its own to give.
+///
+/// # Errors
+/// `NotSupported` for ordinary host memory, `OutOfResources` for more than an address space.
+pub fn allocation_bytes(bytes: u64, kind: MemoryKind) -> PluginResult<usize> {
+    if kind == MemoryKind::Host {
+        return Err(PluginError::not_supported("ordinary host memory is not a card's"));
+    }
+    let bytes = usize::try_from(bytes)
+        .map_err(|_| PluginError::new(Status::OutOfResources, "more than an address space"))?;
+    Ok(bytes.max(1))
 }
 
 /// Which way a copy goes. Every maker has numbers of its own for these.
@@ -107,6 +120,14 @@ mod tests {
         for (destination, source, direction) in expected {
             assert_eq!(Direction::new(destination, source), direction, "{destination}, {source}");
         }
+    }
+
+    #[test]
+    fn a_card_gives_its_own_memory_and_never_none() {
+        assert_eq!(allocation_bytes(0, MemoryKind::Device), Ok(1));
+        assert_eq!(allocation_bytes(64, MemoryKind::PinnedHost), Ok(64));
+        let error = allocation_bytes(64, MemoryKind::Host).unwrap_err();
+        assert_eq!(error.status, Status::NotSupported);
     }
 
     #[test]

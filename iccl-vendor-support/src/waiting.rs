@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use iccl_plugin_api::sdk::{PluginResult, Progress};
+use iccl_plugin_api::Status;
+use iccl_plugin_api::sdk::{PluginError, PluginResult, Progress};
 
 /// How a waiter spends its time.
 #[derive(Clone, Copy, Debug)]
@@ -54,10 +55,23 @@ pub fn wait_until_done(
     }
 }
 
+/// Waits for a stream; `query` asks whether it is done.
+///
+/// # Errors
+/// `Timeout`, or what the question meets.
+pub fn synchronize(
+    timeout: Duration,
+    query: impl FnMut() -> PluginResult<Progress>,
+) -> PluginResult<()> {
+    if wait_until_done(Pace::STREAM, Some(timeout), query)? {
+        return Ok(());
+    }
+    let text = format!("the stream is not done after {timeout:?}");
+    Err(PluginError::new(Status::Timeout, text))
+}
+
 #[cfg(test)]
 mod tests {
-    use iccl_plugin_api::sdk::PluginError;
-
     use super::*;
 
     #[test]
@@ -81,5 +95,9 @@ mod tests {
         assert!(begin.elapsed() >= timeout);
         let asked = wait_until_done(Pace::STREAM, None, || Err(PluginError::invalid("broken")));
         assert_eq!(asked.unwrap_err().message, "broken");
+        let error = synchronize(timeout, || Ok(Progress::Pending)).unwrap_err();
+        assert_eq!(error.status, Status::Timeout);
+        assert_eq!(error.message, "the stream is not done after 5ms");
+        assert_eq!(synchronize(Duration::ZERO, || Ok(Progress::Done)), Ok(()));
     }
 }

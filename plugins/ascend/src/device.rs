@@ -8,11 +8,13 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::Duration;
 
+use iccl_plugin_api::MemoryKind;
 use iccl_plugin_api::sdk::{
-    Device, DeviceBackend, DeviceFacts, HostCallback, PluginError, PluginResult, Progress,
+    Device, DeviceBackend, DeviceFacts, HostCallback, PluginResult, Progress,
 };
-use iccl_plugin_api::{MemoryKind, Status};
-use iccl_vendor_support::{Allocation, Allocations, Direction, Pace, handle, wait_until_done};
+use iccl_vendor_support::{
+    Allocation, Allocations, Direction, allocation_bytes, handle, synchronize,
+};
 
 use crate::context::CardContext;
 use crate::memory::{direction_number, kind};
@@ -121,9 +123,7 @@ impl HostCopy {
 
 impl Device for Card {
     fn allocate(&self, bytes: u64, kind: MemoryKind) -> PluginResult<*mut c_void> {
-        let bytes = usize::try_from(bytes)
-            .map_err(|_| PluginError::new(Status::OutOfResources, "more than an address space"))?
-            .max(1);
+        let bytes = allocation_bytes(bytes, kind)?;
         let _current = self.context.enter()?;
         let table = self.table();
         let mut pointer = std::ptr::null_mut();
@@ -134,13 +134,10 @@ impl Device for Card {
                 let answer = unsafe { (table.aclrtMalloc)(&raw mut pointer, bytes, policy) };
                 table.check(format_args!("aclrtMalloc({bytes})"), answer)?;
             }
-            MemoryKind::PinnedHost => {
+            MemoryKind::PinnedHost | MemoryKind::Host => {
                 // SAFETY: there is room for the pointer.
                 let answer = unsafe { (table.aclrtMallocHost)(&raw mut pointer, bytes) };
                 table.check(format_args!("aclrtMallocHost({bytes})"), answer)?;
-            }
-            MemoryKind::Host => {
-                return Err(PluginError::not_supported("ordinary host memory is not a card's"));
             }
         }
         self.allocations.insert(pointer, Allocation { bytes, kind });
@@ -236,11 +233,7 @@ impl Device for Card {
 
     fn stream_synchronize(&self, stream: u64, timeout: Duration) -> PluginResult<()> {
         // The runtime's own wait with a deadline is not told to leave the stream as it is.
-        if wait_until_done(Pace::STREAM, Some(timeout), || self.stream_query(stream))? {
-            return Ok(());
-        }
-        let text = format!("the stream is not done after {timeout:?}");
-        Err(PluginError::new(Status::Timeout, text))
+        synchronize(timeout, || self.stream_query(stream))
     }
 
     fn host_function(&self, stream: u64, callback: HostCallback) -> PluginResult<()> {

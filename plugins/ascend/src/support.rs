@@ -17,6 +17,7 @@ use std::ffi::c_int;
 
 use iccl_plugin_api::tables::CollectiveSupport;
 use iccl_plugin_api::{Collective, DataType, RedOp};
+use iccl_vendor_support::add_support;
 use iccl_vendor_support::plan::{AllGatherV, Functions, Repertoire};
 
 use crate::sys;
@@ -143,13 +144,7 @@ pub(crate) fn support(product: Product, acl: (i32, i32)) -> Vec<CollectiveSuppor
                 continue;
             }
             let fresh = CollectiveSupport::new(collective, &[dtype], product.operations(dtype));
-            let same = |entry: &&mut CollectiveSupport| {
-                entry.collective == fresh.collective && entry.ops == fresh.ops
-            };
-            match list.iter_mut().find(same) {
-                Some(entry) => entry.dtypes |= fresh.dtypes,
-                None => list.push(fresh),
-            }
+            add_support(&mut list, fresh);
         }
     }
     let moving = product.moving().iter();

@@ -7,13 +7,13 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::Duration;
 
+use iccl_plugin_api::MemoryKind;
 use iccl_plugin_api::sdk::{
-    Device, DeviceBackend, DeviceFacts, HostCallback, PluginError, PluginResult, Progress,
+    Device, DeviceBackend, DeviceFacts, HostCallback, PluginResult, Progress,
 };
 use iccl_plugin_api::tables::MemoryRegion;
-use iccl_plugin_api::{MemoryKind, Status};
 use iccl_vendor_support::{
-    Allocation, Allocations, Pace, Regions, enqueue_callback, handle, wait_until_done,
+    Allocation, Allocations, Regions, allocation_bytes, enqueue_callback, handle, synchronize,
 };
 
 use crate::context::Current;
@@ -96,9 +96,7 @@ fn create_queue(current: &Current) -> PluginResult<sys::Queue> {
 
 impl Device for Card {
     fn allocate(&self, bytes: u64, kind: MemoryKind) -> PluginResult<*mut c_void> {
-        let bytes = usize::try_from(bytes)
-            .map_err(|_| PluginError::new(Status::OutOfResources, "more than an address space"))?
-            .max(1);
+        let bytes = allocation_bytes(bytes, kind)?;
         let _current = self.current.enter()?;
         let runtime = self.runtime();
         let mut pointer = std::ptr::null_mut();
@@ -108,13 +106,10 @@ impl Device for Card {
                 let answer = unsafe { (runtime.cnrtMalloc)(&raw mut pointer, bytes) };
                 runtime.check(format_args!("cnrtMalloc({bytes})"), answer)?;
             }
-            MemoryKind::PinnedHost => {
+            MemoryKind::PinnedHost | MemoryKind::Host => {
                 // SAFETY: there is room for the pointer.
                 let answer = unsafe { (runtime.cnrtHostMalloc)(&raw mut pointer, bytes) };
                 runtime.check(format_args!("cnrtHostMalloc({bytes})"), answer)?;
-            }
-            MemoryKind::Host => {
-                return Err(PluginError::not_supported("ordinary host memory is not a card's"));
             }
         }
         self.allocations.insert(pointer, Allocation { bytes, kind });
@@ -204,11 +199,7 @@ impl Device for Card {
 
     fn stream_synchronize(&self, stream: u64, timeout: Duration) -> PluginResult<()> {
         // `cnrtQueueSync` knows no deadline.
-        if wait_until_done(Pace::STREAM, Some(timeout), || self.stream_query(stream))? {
-            return Ok(());
-        }
-        let text = format!("the stream is not done after {timeout:?}");
-        Err(PluginError::new(Status::Timeout, text))
+        synchronize(timeout, || self.stream_query(stream))
     }
 
     fn host_function(&self, stream: u64, callback: HostCallback) -> PluginResult<()> {

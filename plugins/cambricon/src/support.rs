@@ -15,8 +15,9 @@
 use std::ffi::c_int;
 
 use iccl_plugin_api::tables::CollectiveSupport;
-use iccl_plugin_api::{Collective, DataType, RedOp};
+use iccl_plugin_api::{DataType, RedOp};
 use iccl_vendor_support::plan::{AllGatherV, Functions, Repertoire};
+use iccl_vendor_support::support_of;
 
 use crate::sys;
 
@@ -32,49 +33,11 @@ const INTEGERS: &[DataType] = &[
 ];
 const FLOATS: &[DataType] = &[DataType::F16, DataType::F32, DataType::Bf16];
 
-/// All that reduces.
-const REDUCING: [Collective; 4] = [
-    Collective::AllReduce,
-    Collective::Reduce,
-    Collective::ReduceScatter,
-    Collective::ReduceScatterV,
-];
-
-/// All that moves, from CNCL's own functions or from sends and receives in a group.
-const MOVING: [Collective; 11] = [
-    Collective::Broadcast,
-    Collective::AllGather,
-    Collective::Gather,
-    Collective::Scatter,
-    Collective::AllToAll,
-    Collective::AllGatherV,
-    Collective::GatherV,
-    Collective::ScatterV,
-    Collective::AllToAllV,
-    Collective::Send,
-    Collective::Recv,
-];
-
 /// The combinations that are right if CNCL takes them.
-pub(crate) static SUPPORT: [CollectiveSupport; 2 * REDUCING.len() + MOVING.len()] = {
-    let mut list = [CollectiveSupport::new(Collective::AllReduce, &[], &[]);
-        2 * REDUCING.len() + MOVING.len()];
-    let mut index = 0;
-    while index < REDUCING.len() {
-        let integers = &[RedOp::Sum, RedOp::Prod, RedOp::Max, RedOp::Min];
-        let floats = &[RedOp::Sum, RedOp::Prod];
-        list[2 * index] = CollectiveSupport::new(REDUCING[index], INTEGERS, integers);
-        list[2 * index + 1] = CollectiveSupport::new(REDUCING[index], FLOATS, floats);
-        index += 1;
-    }
-    index = 0;
-    while index < MOVING.len() {
-        list[2 * REDUCING.len() + index] =
-            CollectiveSupport::new(MOVING[index], DataType::ALL, &[]);
-        index += 1;
-    }
-    list
-};
+pub(crate) static SUPPORT: [CollectiveSupport; 19] = support_of(
+    (INTEGERS, &[RedOp::Sum, RedOp::Prod, RedOp::Max, RedOp::Min]),
+    (FLOATS, &[RedOp::Sum, RedOp::Prod]),
+);
 
 /// CNCL's number of a type that it reduces.
 pub(crate) fn reduced_type(dtype: DataType) -> Option<c_int> {
@@ -157,6 +120,7 @@ pub(crate) fn repertoire(table: &sys::Cncl) -> Repertoire {
 mod tests {
     use std::path::Path;
 
+    use iccl_plugin_api::Collective;
     use iccl_vendor_support::{capability_table, is_offered, keep_documented};
 
     use super::*;

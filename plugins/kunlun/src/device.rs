@@ -6,12 +6,12 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use iccl_plugin_api::MemoryKind;
 use iccl_plugin_api::sdk::{
-    Device, DeviceBackend, DeviceFacts, HostCallback, PluginError, PluginResult, Progress,
+    Device, DeviceBackend, DeviceFacts, HostCallback, PluginResult, Progress,
 };
 use iccl_plugin_api::tables::MemoryRegion;
-use iccl_plugin_api::{MemoryKind, Status};
-use iccl_vendor_support::{Allocation, Allocations, Direction, Pace, wait_until_done};
+use iccl_vendor_support::{Allocation, Allocations, Direction, allocation_bytes, synchronize};
 
 use crate::KunlunPlugin;
 use crate::face::{Chip, Copy, Handle};
@@ -72,12 +72,7 @@ impl Card {
 
 impl Device for Card {
     fn allocate(&self, bytes: u64, kind: MemoryKind) -> PluginResult<*mut c_void> {
-        if kind == MemoryKind::Host {
-            return Err(PluginError::not_supported("ordinary host memory is not a card's"));
-        }
-        let bytes = usize::try_from(bytes)
-            .map_err(|_| PluginError::new(Status::OutOfResources, "more than an address space"))?
-            .max(1);
+        let bytes = allocation_bytes(bytes, kind)?;
         let _current = self.chip.enter()?;
         let pointer = self.chip.face.allocate(bytes, kind)?;
         self.allocations.insert(pointer, Allocation { bytes, kind });
@@ -136,11 +131,7 @@ impl Device for Card {
 
     fn stream_synchronize(&self, stream: u64, timeout: Duration) -> PluginResult<()> {
         // The libraries' own waits know no deadline.
-        if wait_until_done(Pace::STREAM, Some(timeout), || self.stream_query(stream))? {
-            return Ok(());
-        }
-        let text = format!("the stream is not done after {timeout:?}");
-        Err(PluginError::new(Status::Timeout, text))
+        synchronize(timeout, || self.stream_query(stream))
     }
 
     fn host_function(&self, stream: u64, callback: HostCallback) -> PluginResult<()> {

@@ -16,33 +16,11 @@
 use std::ffi::c_int;
 
 use iccl_plugin_api::tables::CollectiveSupport;
-use iccl_plugin_api::{Collective, DataType, RedOp};
+use iccl_plugin_api::{DataType, RedOp};
 use iccl_vendor_support::plan::{AllGatherV, Functions, Repertoire};
+use iccl_vendor_support::{MOVING, REDUCING, add_support};
 
 use crate::constants::{Constants, Op, Type};
-
-/// All that reduces.
-const REDUCING: [Collective; 4] = [
-    Collective::AllReduce,
-    Collective::Reduce,
-    Collective::ReduceScatter,
-    Collective::ReduceScatterV,
-];
-
-/// All that moves, from BKCL's own functions or from sends and receives in a group.
-const MOVING: [Collective; 11] = [
-    Collective::Broadcast,
-    Collective::AllGather,
-    Collective::Gather,
-    Collective::Scatter,
-    Collective::AllToAll,
-    Collective::AllGatherV,
-    Collective::GatherV,
-    Collective::ScatterV,
-    Collective::AllToAllV,
-    Collective::Send,
-    Collective::Recv,
-];
 
 /// BKCL's type of an element that it reduces.
 fn reduced(dtype: DataType) -> Option<Type> {
@@ -107,7 +85,7 @@ pub(crate) fn support(constants: &Constants) -> Vec<CollectiveSupport> {
             };
             let ops: Vec<RedOp> = RedOp::ALL.iter().filter(is_known).copied().collect();
             if has_number && !ops.is_empty() {
-                add(&mut list, CollectiveSupport::new(collective, &[dtype], &ops));
+                add_support(&mut list, CollectiveSupport::new(collective, &[dtype], &ops));
             }
         }
     }
@@ -117,17 +95,6 @@ pub(crate) fn support(constants: &Constants) -> Vec<CollectiveSupport> {
         list.push(CollectiveSupport::new(collective, &dtypes, &[]));
     }
     list
-}
-
-/// Types with the same operations share an entry.
-fn add(list: &mut Vec<CollectiveSupport>, entry: CollectiveSupport) {
-    let same = |known: &&mut CollectiveSupport| {
-        known.collective == entry.collective && known.ops == entry.ops
-    };
-    match list.iter_mut().find(same) {
-        Some(known) => known.dtypes |= entry.dtypes,
-        None => list.push(entry),
-    }
 }
 
 /// BKCL as what it is planned for. Types and operations are planned as [`Type`] and [`Op`], and get their
@@ -157,6 +124,7 @@ pub(crate) fn repertoire(
 mod tests {
     use std::path::Path;
 
+    use iccl_plugin_api::Collective;
     use iccl_vendor_support::{capability_table, is_offered, keep_documented};
 
     use super::*;

@@ -15,8 +15,9 @@
 use std::ffi::c_int;
 
 use iccl_plugin_api::tables::CollectiveSupport;
-use iccl_plugin_api::{Collective, DataType, RedOp};
+use iccl_plugin_api::{DataType, RedOp};
 use iccl_vendor_support::plan::{AllGatherV, Functions, Repertoire};
+use iccl_vendor_support::support_of;
 
 use crate::sys;
 
@@ -27,50 +28,12 @@ const INTEGERS: &[DataType] =
     &[DataType::I8, DataType::U8, DataType::I32, DataType::U32, DataType::I64, DataType::U64];
 const FLOATS: &[DataType] = &[DataType::F16, DataType::F32, DataType::F64, DataType::Bf16];
 
-/// All that reduces.
-const REDUCING: [Collective; 4] = [
-    Collective::AllReduce,
-    Collective::Reduce,
-    Collective::ReduceScatter,
-    Collective::ReduceScatterV,
-];
-
-/// All that moves, from NCCL's own functions or from sends and receives in a group.
-const MOVING: [Collective; 11] = [
-    Collective::Broadcast,
-    Collective::AllGather,
-    Collective::Gather,
-    Collective::Scatter,
-    Collective::AllToAll,
-    Collective::AllGatherV,
-    Collective::GatherV,
-    Collective::ScatterV,
-    Collective::AllToAllV,
-    Collective::Send,
-    Collective::Recv,
-];
-
 /// The combinations that NCCL does right: the same from 2.16 on, since what later versions added
 /// (8-bit floats, functions for gather, scatter and all-to-all) is not offered or done by groups.
-pub(crate) static SUPPORT: [CollectiveSupport; 2 * REDUCING.len() + MOVING.len()] = {
-    let mut list = [CollectiveSupport::new(Collective::AllReduce, &[], &[]);
-        2 * REDUCING.len() + MOVING.len()];
-    let mut index = 0;
-    while index < REDUCING.len() {
-        let integers = &[RedOp::Sum, RedOp::Prod, RedOp::Max, RedOp::Min];
-        let floats = &[RedOp::Sum, RedOp::Prod, RedOp::Avg];
-        list[2 * index] = CollectiveSupport::new(REDUCING[index], INTEGERS, integers);
-        list[2 * index + 1] = CollectiveSupport::new(REDUCING[index], FLOATS, floats);
-        index += 1;
-    }
-    index = 0;
-    while index < MOVING.len() {
-        list[2 * REDUCING.len() + index] =
-            CollectiveSupport::new(MOVING[index], DataType::ALL, &[]);
-        index += 1;
-    }
-    list
-};
+pub(crate) static SUPPORT: [CollectiveSupport; 19] = support_of(
+    (INTEGERS, &[RedOp::Sum, RedOp::Prod, RedOp::Max, RedOp::Min]),
+    (FLOATS, &[RedOp::Sum, RedOp::Prod, RedOp::Avg]),
+);
 
 /// NCCL's number of a type that it reduces.
 pub(crate) fn reduced_type(dtype: DataType) -> Option<c_int> {
@@ -141,6 +104,7 @@ pub(crate) fn version_text(number: i32) -> String {
 mod tests {
     use std::path::Path;
 
+    use iccl_plugin_api::Collective;
     use iccl_vendor_support::{capability_table, is_offered, keep_documented};
 
     use super::*;
