@@ -5,8 +5,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
-use iccl_sim_core::group::{Call, Operation};
-use iccl_sim_core::reduce::Element;
+use iccl_sim_core::group::{self, Call, Operation};
 use iccl_sim_core::{Machine, Stream};
 
 use super::communicators::Comm;
@@ -30,7 +29,7 @@ pub(crate) struct Launch {
     pub(crate) call: Call,
 }
 
-fn group() -> MutexGuard<'static, Option<Group>> {
+fn open_group() -> MutexGuard<'static, Option<Group>> {
     GROUP.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -38,7 +37,7 @@ const OTHER_THREAD: &str = "another thread is in a group";
 
 /// Puts a call into its stream, or into the group.
 pub(crate) fn launch_or_defer(launch: Launch) -> Outcome {
-    let mut open = group();
+    let mut open = open_group();
     let Some(group) = open.as_mut() else {
         drop(open);
         run(vec![launch]);
@@ -64,7 +63,7 @@ pub(crate) fn launch_or_defer(launch: Launch) -> Outcome {
 
 /// A call in the group was refused: its end is too.
 pub(crate) fn note_error(code: Status) {
-    if let Some(group) = group().as_mut()
+    if let Some(group) = open_group().as_mut()
         && code != 0
         && group.owner == std::thread::current().id()
     {
@@ -73,7 +72,7 @@ pub(crate) fn note_error(code: Status) {
 }
 
 pub(crate) fn group_start() -> Status {
-    let mut open = group();
+    let mut open = open_group();
     let owner = std::thread::current().id();
     match open.as_mut() {
         Some(group) if group.owner != owner => return fail(RUNTIME_ERROR, OTHER_THREAD),
@@ -87,7 +86,7 @@ pub(crate) fn group_start() -> Status {
 }
 
 pub(crate) fn group_end() -> Status {
-    let mut open = group();
+    let mut open = open_group();
     let owner = std::thread::current().id();
     if open.as_ref().is_none_or(|group| group.owner != owner) {
         return fail(INVALID_ARGUMENT, "not in a group");
@@ -104,33 +103,13 @@ pub(crate) fn group_end() -> Status {
     })
 }
 
-/// Puts calls into their streams: for each communicator its collectives in order, then all messages at
-/// once, in the first stream that was named for it; the others wait for that.
-fn run(mut launches: Vec<Launch>) {
-    while let Some(first) = launches.first() {
-        let (machine, comm) = (first.machine, Arc::clone(&first.comm));
-        let (own, others): (Vec<_>, Vec<_>) =
-            launches.into_iter().partition(|one| one.comm.handle == comm.handle);
-        launches = others;
-        let mut streams: Vec<Arc<Stream>> = Vec::new();
-        let (mut sends, mut receives, mut calls) = (Vec::new(), Vec::new(), Vec::new());
-        let mut flaw = None;
-        for one in own {
-            if !streams.iter().any(|known| known.handle() == one.stream.handle()) {
-                streams.push(one.stream);
-            }
-            if let Operation::Messages { sends: some, receives: more } = one.call.operation {
-                sends.extend(some);
-                receives.extend(more);
-                flaw = flaw.or(one.call.flaw);
-            } else {
-                calls.push(one.call);
-            }
-        }
-        if !sends.is_empty() || !receives.is_empty() {
-            let operation = Operation::Messages { sends, receives };
-            calls.push(Call { operation, element: Element::U8, factor_at: None, flaw });
-        }
-        comm.inner.launch(machine, &streams[0], &streams[1..], calls, || ());
-    }
+/// Puts calls into their streams.
+fn run(launches: Vec<Launch>) {
+    let Some(machine) = launches.first().map(|one| one.machine) else { return };
+    let launches = launches.into_iter().map(|Launch { comm, stream, call, .. }| group::Launch {
+        communicator: Arc::clone(&comm.inner),
+        stream,
+        call,
+    });
+    group::launch(machine, launches.collect());
 }
