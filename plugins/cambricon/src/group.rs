@@ -49,10 +49,11 @@ pub(crate) fn end(table: &sys::Cncl) -> PluginResult<()> {
     let ended =
         ended.ok_or_else(|| PluginError::invalid("a group ends that this thread did not begin"))?;
     let Some(Group { kept, current, .. }) = ended else { return Ok(()) };
-    let _current = current.as_ref().map(|current| current.enter()).transpose()?;
+    // Also where the card cannot be chosen any more: the next group would be part of this one.
+    let entered = current.as_ref().map(|current| current.enter()).transpose();
     // SAFETY: no arguments.
     let answer = unsafe { (table.cnclGroupEnd)() };
-    let checked = table.check("cnclGroupEnd", answer);
+    let checked = entered.and_then(|_current| table.check("cnclGroupEnd", answer));
     if checked.is_err() {
         // Nobody says what CNCL still reads then.
         std::mem::forget(kept);

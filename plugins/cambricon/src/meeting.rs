@@ -96,8 +96,11 @@ impl Meetings {
             if state.begun.is_empty() && state.is_complete(ranks, open_cards, now >= gathered_by) {
                 meeting.begin(&mut state, cncl, id, ranks)?;
             } else if now >= deadline {
-                let here =
-                    if state.begun.is_empty() { state.arrived() } else { state.begun.clone() };
+                // Also if CNCL was not called yet: all that are here are told.
+                if state.begun.is_empty() {
+                    state.begun = state.arrived();
+                }
+                let here = &state.begun;
                 let text = format!(
                     "cnclInitComms: not done after {:?} on rank {rank} of {ranks}; in this process \
                      there are ranks {here:?}",

@@ -7,9 +7,9 @@ use std::time::Duration;
 use iccl_plugin_api::host::{CollectivesView, OpenCommunicator};
 use iccl_plugin_api::sdk::Progress;
 use iccl_plugin_api::{Collective, DataType, RedOp, Status};
-use iccl_tests::maker::{Machine, RANKS, Rank, SOON, on_all_ranks};
+use iccl_tests::maker::{BLOCK, Machine, Maker, RANKS, Rank, SOON, on_all_ranks};
 
-use crate::simulator::{cards_of_ranks, machine};
+use crate::simulator::{CAMBRICON, cards_of_ranks, machine};
 
 fn view(machine: &Machine) -> CollectivesView {
     machine.set.collectives_of("cambricon").expect("CNCL").view()
@@ -38,6 +38,26 @@ fn ranks_do_not_wait_for_ever_for_cards_that_are_open_and_do_not_join() {
         assert_eq!(communicator.async_error(), Ok(Progress::Done));
         communicator.leave().expect("left");
     }
+}
+
+#[test]
+fn ranks_of_which_one_does_not_come_are_all_told_so() {
+    // They still wait for each other when their time is over.
+    let settings = &[("join_timeout", "1s"), ("gather_time", "1m")];
+    let machine = Machine::new(&Maker { settings, ..CAMBRICON });
+    let view = view(&machine);
+    let id = view.unique_id().expect("an id");
+    let _third = machine.card(2);
+    std::thread::scope(|scope| {
+        for rank in 0..2 {
+            let (id, card) = (&id, machine.card(rank));
+            scope.spawn(move || {
+                let error = view.join(&card, id, 3, rank as u32).map(drop).unwrap_err();
+                assert_eq!(error.status, Status::Timeout, "{error}");
+                assert!(error.message.contains("in this process there are ranks ["), "{error}");
+            });
+        }
+    });
 }
 
 #[test]
@@ -98,6 +118,33 @@ fn one_thread_calls_for_two_ranks_in_a_group_and_leaves_one_after_the_other() {
         assert_eq!(rank.read(rank.receive)[..20], 11_i32.to_le_bytes().repeat(5));
     }
     ranks.into_iter().for_each(Rank::leave);
+}
+
+#[test]
+fn a_group_ends_also_where_its_card_cannot_be_chosen() {
+    let machine = machine();
+    let view = view(&machine);
+    let id = view.unique_id().expect("an id");
+    // This thread has another card.
+    let card = machine.card(1);
+    let communicator = view.join(&card, &id, 1, 0).expect("joined");
+    let rank = Rank::of(card, communicator, 0);
+    let own = 7_i32.to_le_bytes().repeat(BLOCK);
+    rank.fill(rank.send, &own);
+    rank.fill(rank.receive, &[]);
+    let call = rank.call(Collective::AllReduce, DataType::I32, Some(RedOp::Sum));
+    view.group_start().expect("a group");
+    // SAFETY: the buffers have room, and the stream is waited for below.
+    unsafe { rank.communicator.call(&call, rank.stream) }.expect("taken");
+    machine.simulate("faults", "cnrtSetDevice@1=100005");
+    let error = view.group_end().unwrap_err();
+    machine.simulate("faults", "");
+    assert!(error.message.contains("cnrtSetDevice(1)"), "{error}");
+    // What comes after the group is not part of it.
+    rank.fill(rank.receive, &[]);
+    rank.run(&call);
+    assert_eq!(rank.read(rank.receive)[..own.len()], own);
+    rank.leave();
 }
 
 #[test]
