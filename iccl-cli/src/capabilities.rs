@@ -1,12 +1,16 @@
 //! What each plugin's devices and native library can do, and what iccl does where they cannot.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use iccl_plugin_api::tables::{
     DeviceCapabilities, collectives_flag, host_to_stream, region_form, stream_to_host,
 };
 use iccl_plugin_api::{Collective, DataType, RedOp};
+use iccl_runtime::config::{Accumulate, Config};
 use iccl_runtime::plugins::{CollectivesPlugin, DevicePlugin, PluginSet};
+use iccl_runtime::schedule::{Algorithm, Island, Islands, NativeRules, Request};
+use iccl_runtime::topology::NativeAbilities;
 use serde::Serialize;
 
 use crate::print;
@@ -37,64 +41,124 @@ struct Combination {
     ops: Vec<&'static str>,
 }
 
-/// Who does a combination.
+/// Who does a combination where one native library serves all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum By {
     /// The native library.
     Native,
-    /// iccl's schedules; the processor's kernels reduce.
-    HostKernels,
-    /// iccl's schedules; nothing is computed.
-    Moves,
+    /// iccl's schedules; where they reduce, the processor's kernels do. The library may have it too, and
+    /// is not asked.
+    Schedules { reduce: bool, is_offered: bool },
 }
 
 impl By {
     fn text(self, is_host_memory: bool) -> &'static str {
-        match (self, is_host_memory) {
-            (Self::Native, _) => "native library",
-            (Self::HostKernels, true) => "iccl: its schedules; the host's kernels reduce",
-            (Self::HostKernels, false) => {
+        let Self::Schedules { reduce, is_offered } = self else { return "native library" };
+        match (reduce, is_host_memory, is_offered) {
+            (true, true, _) => "iccl: its schedules; the host's kernels reduce",
+            (true, false, false) => {
                 "iccl: its schedules over pinned host memory; the host's kernels reduce"
             }
-            (Self::Moves, true) => "iccl: its schedules move the bytes",
-            (Self::Moves, false) => "iccl: its schedules move the bytes over pinned host memory",
+            (true, false, true) => {
+                "iccl: its schedules over pinned host memory; the host's kernels reduce \
+                 (the library's own is not used)"
+            }
+            (false, true, _) => "iccl: its schedules move the bytes",
+            (false, false, false) => "iccl: its schedules move the bytes over pinned host memory",
+            (false, false, true) => {
+                "iccl: its schedules move the bytes over pinned host memory (the library's own is not used)"
+            }
         }
     }
 }
 
+/// A native library, and whether it is asked.
+struct Native<'a> {
+    plugin: &'a CollectivesPlugin,
+    abilities: NativeAbilities,
+    /// As if it served all of two ranks; nothing if settings or the kind of memory rule it out.
+    islands: Option<Arc<Islands>>,
+}
+
+impl<'a> Native<'a> {
+    fn new(plugin: &'a CollectivesPlugin, is_host_memory: bool, config: &Config) -> Self {
+        let abilities = NativeAbilities::new(plugin.flags(), plugin.support());
+        let rules = NativeRules {
+            library_rounds: config.numerics.accumulate == Accumulate::Library,
+            deterministic: config.engine.deterministic,
+        };
+        let island = Island {
+            library: plugin.library().to_owned(),
+            ranks: [0, 1].into(),
+            abilities: abilities.clone(),
+        };
+        let is_asked = config.device.native && !is_host_memory;
+        let islands = is_asked.then(|| Arc::new(Islands::new(2, [island], rules)));
+        Self { plugin, abilities, islands }
+    }
+
+    /// Who does it: the judgement of the runtime's own selection.
+    fn judge(&self, collective: Collective, dtype: DataType, op: Option<RedOp>) -> By {
+        let request = Request {
+            collective,
+            dtype,
+            op: op.unwrap_or(RedOp::Sum),
+            count: 1,
+            root: 0,
+            rank: 0,
+            ranks: 2,
+            in_place: false,
+            algorithm: Algorithm::Native,
+            chunk_bytes: 1,
+            counts: None,
+            islands: self.islands.clone(),
+        };
+        if self.islands.is_some() && Algorithm::Native.refusal(&request).is_none() {
+            return By::Native;
+        }
+        let is_offered = self.abilities.offers(collective, dtype, op);
+        By::Schedules { reduce: op.is_some(), is_offered }
+    }
+}
+
 /// Of every active device plugin.
-pub(crate) fn all(plugins: &PluginSet) -> Vec<Capabilities> {
+pub(crate) fn all(plugins: &PluginSet, config: &Config) -> Vec<Capabilities> {
     let mut found: Vec<Capabilities> = Vec::new();
     for device in plugins.devices() {
         let name = device.plugin().name();
         if found.iter().all(|known| known.plugin != name) {
-            found.push(of(plugins, device));
+            found.push(of(plugins, device, config));
         }
     }
     found
 }
 
-fn of(plugins: &PluginSet, device: &DevicePlugin) -> Capabilities {
+fn of(plugins: &PluginSet, device: &DevicePlugin, config: &Config) -> Capabilities {
     let can = &device.facts().capabilities;
     let plugin = device.plugin();
-    let native = plugins.collectives_of(plugin.name());
+    let is_host_memory = can.host_accessible != 0;
+    let native = plugins
+        .collectives_of(plugin.name())
+        .map(|native| Native::new(native, is_host_memory, config));
+    let library = native.as_ref().map(|native| native.plugin);
     Capabilities {
         plugin: plugin.name(),
         version: plugin.version().to_string(),
         vendor: plugin.vendor(),
         devices: plugins.devices_of(plugin.name()).count(),
-        memory: vec![if can.host_accessible == 0 {
-            "the device's own; the host reaches it by copies"
-        } else {
+        memory: vec![if is_host_memory {
             "the host reads and writes it"
+        } else {
+            "the device's own; the host reaches it by copies"
         }],
         streams: streams(can),
         own_kernels: own_kernels(can),
         nic_regions: regions(can),
-        native_library: native.map(CollectivesPlugin::library),
-        native_habits: native.map(|native| habits(native.flags())).unwrap_or_default(),
-        combinations: combinations(can.host_accessible != 0, |collective, dtype, op| {
-            native.is_some_and(|native| offers(native, collective, dtype, op))
+        native_library: library.map(CollectivesPlugin::library),
+        native_habits: library.map(|library| habits(library.flags())).unwrap_or_default(),
+        combinations: combinations(is_host_memory, |collective, dtype, op| {
+            let without = By::Schedules { reduce: op.is_some(), is_offered: false };
+            native.as_ref().map_or(without, |native| native.judge(collective, dtype, op))
         }),
     }
 }
@@ -158,19 +222,6 @@ fn habits(flags: u64) -> Vec<&'static str> {
     )
 }
 
-fn offers(
-    native: &CollectivesPlugin,
-    collective: Collective,
-    dtype: DataType,
-    op: Option<RedOp>,
-) -> bool {
-    native.support().iter().any(|entry| {
-        entry.collective == collective.code()
-            && entry.dtypes & dtype.mask() != 0
-            && op.is_none_or(|op| entry.ops & op.mask() != 0)
-    })
-}
-
 fn dtypes_in(mask: u32) -> Vec<&'static str> {
     let all = DataType::ALL.iter().filter(|one| mask & one.mask() != 0);
     all.map(|one| one.name()).collect()
@@ -184,7 +235,7 @@ fn ops_in(mask: u32) -> Vec<&'static str> {
 /// types in one row, then collectives with the same rows in one.
 fn combinations(
     is_host_memory: bool,
-    is_native: impl Fn(Collective, DataType, Option<RedOp>) -> bool,
+    who: impl Fn(Collective, DataType, Option<RedOp>) -> By,
 ) -> Vec<Combination> {
     // Who, types, operations; then the collectives of which that is so.
     let mut rows: BTreeMap<(By, u32, u32), Vec<&'static str>> = BTreeMap::new();
@@ -201,11 +252,7 @@ fn combinations(
                 if op.is_some_and(RedOp::is_bitwise) && !dtype.is_integer() {
                     continue;
                 }
-                let by = match op {
-                    _ if is_native(*collective, *dtype, op) => By::Native,
-                    Some(_) => By::HostKernels,
-                    None => By::Moves,
-                };
+                let by = who(*collective, *dtype, op);
                 *dtypes.entry(by).or_default() |= dtype.mask();
             }
             for (by, dtypes) in dtypes {
@@ -297,10 +344,14 @@ mod tests {
 
     #[test]
     fn every_combination_is_done_by_somebody_and_once() {
-        let is_native = |collective: Collective, dtype: DataType, op: Option<RedOp>| {
-            collective == Collective::AllReduce && dtype == DataType::F32 && op == Some(RedOp::Sum)
+        let who = |collective: Collective, dtype: DataType, op: Option<RedOp>| {
+            let is_sum = dtype == DataType::F32 && op == Some(RedOp::Sum);
+            match collective {
+                Collective::AllReduce if is_sum => By::Native,
+                _ => By::Schedules { reduce: op.is_some(), is_offered: is_sum },
+            }
         };
-        let rows = combinations(false, is_native);
+        let rows = combinations(false, who);
         let native: Vec<&Combination> =
             rows.iter().filter(|row| row.by == "native library").collect();
         assert_eq!(native.len(), 1);
@@ -323,16 +374,12 @@ mod tests {
                 let by =
                     |op: Option<RedOp>| done(collective.name(), dtype.name(), op.map(RedOp::name));
                 if !collective.reduces() {
-                    assert_eq!(by(None), [By::Moves.text(false)]);
+                    assert_eq!(by(None), [who(*collective, *dtype, None).text(false)]);
                     continue;
                 }
                 for op in RedOp::ALL {
                     let exists = !op.is_bitwise() || dtype.is_integer();
-                    let expected = if is_native(*collective, *dtype, Some(*op)) {
-                        By::Native
-                    } else {
-                        By::HostKernels
-                    };
+                    let expected = who(*collective, *dtype, Some(*op));
                     let expected = if exists { vec![expected.text(false)] } else { Vec::new() };
                     assert_eq!(by(Some(*op)), expected, "{collective} {dtype} {op}");
                 }

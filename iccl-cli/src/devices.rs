@@ -3,6 +3,7 @@
 use clap::Args;
 use iccl_plugin_api::tables::{host_to_stream, stream_to_host};
 use iccl_plugin_api::{DataType, RedOp};
+use iccl_runtime::config::Config;
 use iccl_runtime::plugins::{CollectivesPlugin, DevicePlugin, PluginSet};
 use serde::Serialize;
 
@@ -60,7 +61,7 @@ pub(crate) fn show(context: &Context, arguments: &Arguments) -> Result {
     let runtime = context.runtime()?;
     let plugins = runtime.plugin_set();
     if arguments.capabilities {
-        return show_capabilities(context, plugins);
+        return show_capabilities(context, plugins, runtime.config());
     }
     let devices: Vec<Row> = plugins.devices().iter().map(|device| row(plugins, device)).collect();
     if context.is_json() {
@@ -103,8 +104,8 @@ pub(crate) fn show(context: &Context, arguments: &Arguments) -> Result {
     Ok(Outcome::Right)
 }
 
-fn show_capabilities(context: &Context, plugins: &PluginSet) -> Result {
-    let capabilities = capabilities::all(plugins);
+fn show_capabilities(context: &Context, plugins: &PluginSet, config: &Config) -> Result {
+    let capabilities = capabilities::all(plugins, config);
     let outcome = if capabilities.is_empty() { Outcome::CheckFailed } else { Outcome::Right };
     if context.is_json() {
         print::json(&AllCapabilities { capabilities })?;

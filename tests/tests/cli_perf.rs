@@ -195,6 +195,15 @@ fn b072_a_device_that_is_not_there_is_an_error_on_every_rank() {
 }
 
 #[test]
+fn what_is_wrong_with_a_setting_is_not_said_by_every_rank() {
+    let ran = perf(&["barrier", "-n", "4", "--set", "plugin.tcp.socketz=3"]);
+    assert_eq!(ran.code(), Some(2), "{}", ran.all());
+    let lines: Vec<&str> = ran.err.lines().filter(|line| line.contains("socketz")).collect();
+    assert_eq!(lines.len(), 2, "{}", ran.err);
+    assert!(lines[0].starts_with("error: ") && lines[1].starts_with("[1-3] error: "), "{lines:?}");
+}
+
+#[test]
 fn a_launcher_and_the_command_line_must_agree_on_the_ranks() {
     let mut command = iccl(&["perf", "barrier", "-n", "3"]);
     let ran = run_to_end(command.env("RANK", "0").env("WORLD_SIZE", "4"));

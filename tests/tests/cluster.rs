@@ -333,6 +333,10 @@ fn capabilities_are_shown_with_what_fills_the_gaps() {
     assert_eq!(done_by("all_gather", "i16", None), "native library");
     assert!(done_by("all_reduce", "f32", Some("max")).contains("the host's kernels reduce"));
     assert!(done_by("barrier", "f32", None).contains("iccl"));
+    // What the library has, and a communicator of such cards would not ask it for.
+    const UNUSED: &str = "(the library's own is not used)";
+    assert!(done_by("all_reduce", "bf16", Some("sum")).ends_with(UNUSED));
+    assert!(done_by("all_gather_v", "f32", None).ends_with(UNUSED));
     assert_eq!(of("host")["nic_regions"], serde_json::json!(["address"]));
     let ran = on_cards(&["devices", "--capabilities"]);
     assert!(ran.out.contains("\nnvidia ") && ran.out.contains("done by"), "{}", ran.out);
@@ -355,10 +359,57 @@ fn capabilities_are_shown_with_what_fills_the_gaps() {
                 ops => ops.iter().copied().map(Some).collect(),
             };
             for op in ops {
-                assert_eq!(done_by(collective, dtype, op), "native library");
+                let by = done_by(collective, dtype, op);
+                assert!(
+                    by == "native library" || by.ends_with(UNUSED),
+                    "{collective} {dtype} {by}"
+                );
             }
         }
     }
+}
+
+#[test]
+fn capabilities_follow_the_settings_of_native_libraries() {
+    let bf16_sum = |setting: &str| {
+        let ran = on_cards(&["devices", "--capabilities", "--set", setting]);
+        assert_eq!(ran.code(), Some(0), "{}", ran.all());
+        let (_, nvidia) = ran.out.split_once("\nnvidia ").expect("the cards").clone();
+        nvidia.lines().filter(|line| line.ends_with(" native library")).count()
+    };
+    let usual = bf16_sum("device.native=true");
+    assert!(usual > 0);
+    assert_eq!(bf16_sum("device.native=false"), 0);
+    assert_eq!(bf16_sum("engine.deterministic=true"), 1, "what is only moved");
+}
+
+#[test]
+fn a_library_that_is_not_there_is_not_said_to_be() {
+    let all = sdks(&["nvidia"]).join("nvidia");
+    let without = tempfile::tempdir().expect("a folder");
+    for entry in std::fs::read_dir(&all).expect("the SDK").filter_map(Result::ok) {
+        if !entry.file_name().to_string_lossy().starts_with("libnccl") {
+            std::fs::copy(entry.path(), without.path().join(entry.file_name())).expect("copied");
+        }
+    }
+    let said = |arguments: &[&str]| {
+        let setting = format!("nvidia.library_dir={}", text(without.path()));
+        let ran = run_to_end(iccl(arguments).env("ICCL_PLUGIN_SETTINGS", setting));
+        assert_eq!(ran.code(), Some(0), "{}", ran.all());
+        ran.json()
+    };
+    let devices = said(&["devices", "--json"]);
+    let card = devices["devices"].as_array().and_then(|all| all.last()).expect("a card");
+    assert_eq!((&card["plugin"], &card["native_library"]), (&"nvidia".into(), &().into()));
+    let doctor = said(&["doctor", "--json"]);
+    let nccl = |answer: &serde_json::Value, key: &str| {
+        let mut checks = answer[key].as_array().expect("checks").iter();
+        checks.find(|check| check["name"] == "NCCL").expect("NCCL")["result"].clone()
+    };
+    assert_eq!(nccl(&doctor, "checks"), "warn");
+    assert_eq!(nccl(&said(&["doctor", "--vendor", "nvidia", "--json"]), "libraries"), "warn");
+    let driver = on_cards(&["doctor", "--vendor", "nvidia", "--json"]).json();
+    assert_eq!(nccl(&driver, "libraries"), "ok", "found where the setting says");
 }
 
 #[test]

@@ -2,9 +2,12 @@
 //! is: `iccl perf matrix`.
 
 use std::fmt::Write as _;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use iccl_tests::cluster::{iccl, makers, sdks};
-use iccl_tests::command::run_to_end;
+use iccl_tests::command::{end_of, run_to_end};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// A cluster with two cards of each of the first three makers, as the experiment has it.
 fn cluster() -> String {
@@ -114,4 +117,35 @@ fn a_copy_that_a_library_leaves_out_is_noticed() {
     let ran = run_to_end(&mut command);
     assert_eq!(ran.code(), Some(1), "{}", ran.all());
     assert!(ran.out.contains(" WRONG"), "{}", ran.all());
+}
+
+/// Whether the process has children.
+fn has_children(process: u32) -> bool {
+    let children = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children"));
+    children.is_ok_and(|children| !children.trim().is_empty())
+}
+
+#[test]
+fn an_interrupt_between_two_jobs_ends_the_matrix() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("cluster.toml");
+    let node = |name: &str| format!("[[node]]\nname = \"{name}\"\nvendor = \"host\"\n");
+    std::fs::write(&file, node("a") + &node("b")).expect("written");
+    let file = file.to_str().expect("text");
+    let mut command = iccl(&["perf", "matrix", "--cluster", file, "-e", "256"]);
+    // What it leaves in the folder for temporary files would be here.
+    command.env("TMPDIR", folder.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().expect("iccl starts");
+    let give_up = Instant::now() + Duration::from_secs(60);
+    for is_awaited in [true, false] {
+        while has_children(child.id()) != is_awaited {
+            assert!(Instant::now() < give_up, "no job begins and ends");
+        }
+    }
+    let pid = Pid::from_raw(child.id().cast_signed()).expect("a process id");
+    kill_process(pid, Signal::INT).expect("the command is there");
+    let ran = end_of(child, "iccl perf matrix");
+    assert_eq!(ran.code(), Some(130), "{}", ran.all());
+    let left = std::fs::read_dir(folder.path()).expect("the folder").count();
+    assert_eq!(left, 1, "only the cluster file");
 }

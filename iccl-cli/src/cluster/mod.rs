@@ -1,10 +1,11 @@
 //! Clusters that are described in a file: planned without devices, or played by this machine with
 //! simulated SDKs.
 //!
-//! [`file`](mod@file) reads them, [`start`] makes what their ranks need, [`network`] gives each node a
-//! network namespace. Which makers there are is one list here; nothing else knows them by name.
+//! [`file`](mod@file) reads them, [`start`] makes what their ranks need, in a [`folder`] of
+//! their own, [`network`] gives each node a network namespace. Which makers there are is one list here; nothing else knows them by name.
 
 mod file;
+mod folder;
 pub(crate) mod network;
 mod start;
 

@@ -2,11 +2,11 @@
 //! with `--netns` a network.
 
 use std::ffi::OsString;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use super::folder::Folder;
 use super::network::Network;
 use super::{Cluster, HOST, Node, SIMULATED_HOST};
 use crate::failure::{Failure, Result};
@@ -48,7 +48,7 @@ impl ClusterArguments {
 pub(crate) struct Stage {
     cluster: Cluster,
     sdks: PathBuf,
-    meeting: Meeting,
+    folder: Folder,
     network: Option<Network>,
 }
 
@@ -72,12 +72,17 @@ impl Stage {
             .with_hint("write the plugins' settings into a file and give that with --config"));
         }
         let network = if netns { Some(Network::new(&cluster.nodes)?) } else { None };
-        Ok(Self { cluster: cluster.clone(), sdks, meeting: Meeting::new()?, network })
+        Ok(Self { cluster: cluster.clone(), sdks, folder: Folder::new()?, network })
     }
 
-    /// The place of each rank. Each job has its own number, since it meets for itself.
-    pub(crate) fn places(&self, job: u32) -> Vec<Place> {
-        let root = self.meeting.0.join(format!("job-{job}"));
+    /// A folder of this job's.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The place of each rank.
+    pub(crate) fn places(&self) -> Vec<Place> {
+        let root = self.folder.path().join("root");
         self.cluster
             .seats
             .iter()
@@ -123,28 +128,4 @@ fn check_sdk(node: &Node, sdks: &Path) -> Result<()> {
     );
     Err(Failure::usage(message)
         .with_hint("`cargo xtask build` lays them out; --sim-sdk names another folder"))
-}
-
-/// A folder of this user's, in which rank 0 of each job writes where it is met.
-#[derive(Debug)]
-struct Meeting(PathBuf);
-
-impl Meeting {
-    fn new() -> Result<Self> {
-        let now =
-            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        let name = format!("iccl-cluster-{}-{:x}", std::process::id(), now.as_nanos());
-        let folder = std::env::temp_dir().join(name);
-        std::fs::DirBuilder::new().mode(0o700).create(&folder).map_err(|error| {
-            Failure::new(format!("{} cannot be made: {error}", folder.display()))
-        })?;
-        Ok(Self(folder))
-    }
-}
-
-impl Drop for Meeting {
-    fn drop(&mut self) {
-        // What is left in a folder for temporary files does no harm.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }

@@ -1,5 +1,6 @@
 //! Vendors' libraries: whether they are where the loader looks. Nothing is loaded, since that runs
-//! their code.
+//! their code. A library is missed only where something says that it is needed: a card, or part of what
+//! its maker installs.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -85,38 +86,84 @@ const WANTED: &[Wanted] = &[
 /// Those of [`WANTED`] without which a plugin is active too, and has no native collectives.
 const NATIVE_LIBRARIES: [&str; 4] = ["NCCL", "HCCL", "CNCL", "BKCL"];
 
-pub(super) fn checks(config: &Config, plugins: Option<&PluginSet>) -> Vec<Check> {
-    let path = config.environment().get("LD_LIBRARY_PATH").unwrap_or_default();
-    let folders = loader_folders(path, Path::new("/etc/ld.so.conf"));
-    let has_plugin = |name: &str| {
-        plugins.is_some_and(|set| {
-            set.records().iter().any(|record| record.name.as_deref() == Some(name))
-        })
-    };
-    let has_rdma = !rdma_devices().is_empty();
-    WANTED
-        .iter()
-        .map(|wanted| {
-            let is_needed =
-                has_plugin(wanted.plugin) || (wanted.plugin == "transport-rdma" && has_rdma);
-            let place = find(&folders, wanted.files);
-            if place.is_none() && plugins.is_some_and(|set| wanted.is_in_use(set)) {
-                return Check::ok(
-                    wanted.what,
-                    format!("plugin {} found it, not where the loader looks", wanted.plugin),
-                );
-            }
-            wanted.check(place, is_needed)
-        })
-        .collect()
+/// By what the kernel tells a maker's cards from other devices: the maker's number, and the class of
+/// devices where the maker makes others too.
+struct Cards {
+    plugin: &'static str,
+    vendor: &'static str,
+    class: &'static str,
 }
 
-/// The checks of one maker's libraries, which are taken as needed.
-pub(super) fn checks_of(config: &Config, plugin: &str) -> Vec<Check> {
-    let path = config.environment().get("LD_LIBRARY_PATH").unwrap_or_default();
-    let folders = loader_folders(path, Path::new("/etc/ld.so.conf"));
-    let wanted = WANTED.iter().filter(|wanted| wanted.plugin == plugin);
-    wanted.map(|wanted| wanted.check(find(&folders, wanted.files), true)).collect()
+const CARDS: &[Cards] = &[
+    Cards { plugin: "nvidia", vendor: "0x10de", class: "0x03" },
+    Cards { plugin: "ascend", vendor: "0x19e5", class: "0x12" },
+    Cards { plugin: "cambricon", vendor: "0xcabc", class: "" },
+    Cards { plugin: "kunlun", vendor: "0x1d22", class: "" },
+];
+
+const PCI_DEVICES: &str = "/sys/bus/pci/devices";
+
+/// Where libraries are, and what says that they are needed.
+pub(super) struct Libraries<'a> {
+    folders: Vec<PathBuf>,
+    config: &'a Config,
+    plugins: Option<&'a PluginSet>,
+}
+
+impl<'a> Libraries<'a> {
+    pub(super) fn new(config: &'a Config, plugins: Option<&'a PluginSet>) -> Self {
+        let path = config.environment().get("LD_LIBRARY_PATH").unwrap_or_default();
+        Self { folders: loader_folders(path, Path::new("/etc/ld.so.conf")), config, plugins }
+    }
+
+    pub(super) fn checks(&self) -> Vec<Check> {
+        WANTED.iter().map(|wanted| self.check(wanted, self.is_needed(wanted.plugin))).collect()
+    }
+
+    /// The checks of one maker's libraries, which are taken as needed.
+    pub(super) fn checks_of(&self, plugin: &str) -> Vec<Check> {
+        let wanted = WANTED.iter().filter(|wanted| wanted.plugin == plugin);
+        wanted.map(|wanted| self.check(wanted, true)).collect()
+    }
+
+    fn check(&self, wanted: &Wanted, is_needed: bool) -> Check {
+        let place = find(&self.folders, wanted.files);
+        if place.is_none() && self.plugins.is_some_and(|set| wanted.is_in_use(set)) {
+            return Check::ok(
+                wanted.what,
+                format!("plugin {} found it, not where the loader looks", wanted.plugin),
+            );
+        }
+        wanted.check(place, is_needed)
+    }
+
+    fn is_needed(&self, plugin: &str) -> bool {
+        if plugin == "transport-rdma" {
+            return !rdma_devices().is_empty();
+        }
+        let records = self.plugins.map(PluginSet::records).unwrap_or_default();
+        let mut records = records.iter().filter(|record| record.name.as_deref() == Some(plugin));
+        let mut others = WANTED.iter().filter(|wanted| wanted.plugin == plugin);
+        records.any(|record| {
+            record.is_active()
+                || self.config.plugins.require.contains_key(plugin)
+                || has_card(Path::new(PCI_DEVICES), plugin)
+                || others.any(|wanted| find(&self.folders, wanted.files).is_some())
+        })
+    }
+}
+
+/// Whether the kernel sees a card of the maker.
+fn has_card(devices: &Path, plugin: &str) -> bool {
+    let Some(cards) = CARDS.iter().find(|cards| cards.plugin == plugin) else { return false };
+    let Ok(entries) = fs::read_dir(devices) else { return false };
+    let says = |device: &Path, fact: &str, start: &str| {
+        fs::read_to_string(device.join(fact)).is_ok_and(|text| text.starts_with(start))
+    };
+    entries
+        .filter_map(Result::ok)
+        .map(|entry| entry.path())
+        .any(|device| says(&device, "vendor", cards.vendor) && says(&device, "class", cards.class))
 }
 
 impl Wanted {
@@ -224,7 +271,28 @@ mod tests {
     }
 
     #[test]
-    fn a_library_is_missed_only_if_its_plugin_is_there() {
+    fn a_makers_card_is_known_by_its_number_and_class() {
+        let devices = tempfile::tempdir().expect("a folder");
+        let device = |name: &str, vendor: &str, class: &str| {
+            let folder = devices.path().join(name);
+            fs::create_dir(&folder).expect("made");
+            fs::write(folder.join("vendor"), format!("{vendor}\n")).expect("written");
+            fs::write(folder.join("class"), format!("{class}\n")).expect("written");
+        };
+        let has = |plugin: &str| has_card(devices.path(), plugin);
+        // A network card of Huawei's, the sound of a card of NVIDIA's.
+        device("0000:00:01.0", "0x19e5", "0x020000");
+        device("0000:00:02.1", "0x10de", "0x040300");
+        assert!(!CARDS.iter().any(|cards| has(cards.plugin)) && !has("host"));
+        device("0000:00:02.0", "0x10de", "0x030200");
+        assert!(has("nvidia") && !has("ascend"));
+        device("0000:00:03.0", "0x19e5", "0x120000");
+        device("0000:00:04.0", "0xcabc", "0x120000");
+        assert!(has("ascend") && has("cambricon") && !has("kunlun"));
+    }
+
+    #[test]
+    fn a_library_is_missed_only_if_it_is_needed() {
         let wanted = &WANTED[0];
         assert_eq!(wanted.check(None, false).result, Verdict::Ok);
         let check = wanted.check(None, true);

@@ -16,6 +16,7 @@ use serde::Serialize;
 use crate::context::Context;
 use crate::failure::{Outcome, Result};
 use crate::print;
+use libraries::Libraries;
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -80,7 +81,7 @@ pub(crate) fn examine(context: &Context, arguments: &Arguments) -> Result {
     let mut checks = system::checks();
     checks.extend(network::checks(&config));
     let (found, plugins) = setup::checks(&config);
-    checks.extend(libraries::checks(&config, plugins.as_ref()));
+    checks.extend(Libraries::new(&config, plugins.as_ref()).checks());
     checks.extend(found);
     let is_failed = checks.iter().any(|check| check.result == Verdict::Fail);
     if context.is_json() {

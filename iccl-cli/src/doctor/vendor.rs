@@ -7,7 +7,8 @@ use iccl_runtime::config::Config;
 use iccl_runtime::plugins::{PluginSet, Record, SelfTest};
 use serde::Serialize;
 
-use super::{Check, libraries};
+use super::Check;
+use super::libraries::Libraries;
 use crate::capabilities::{self, Capabilities};
 use crate::cluster::VENDORS;
 use crate::context::Context;
@@ -54,7 +55,7 @@ pub(super) fn report(context: &Context, vendor: &str) -> Result {
         system: system(),
         plugin: plugins.records().iter().find(is_meant),
         settings: settings(&config, vendor),
-        libraries: libraries::checks_of(&config, vendor),
+        libraries: Libraries::new(&config, Some(&plugins)).checks_of(vendor),
         devices: plugins
             .devices_of(vendor)
             .map(|device| {
@@ -62,7 +63,9 @@ pub(super) fn report(context: &Context, vendor: &str) -> Result {
                 format!("{}: {}, {}", device.index(), facts.name, print::bytes(facts.memory_bytes))
             })
             .collect(),
-        capabilities: capabilities::all(&plugins).into_iter().find(|one| one.plugin() == vendor),
+        capabilities: capabilities::all(&plugins, &config)
+            .into_iter()
+            .find(|one| one.plugin() == vendor),
         unconfirmed: unconfirmed(DOCUMENT, vendor),
     };
     if context.is_json() {
@@ -97,7 +100,8 @@ fn settings(config: &Config, vendor: &str) -> Vec<String> {
         .collect()
 }
 
-/// The sentences of a maker's section that say of something that it is not confirmed.
+/// What a maker's section says is not confirmed: sentences that say so of something, and all rows of a
+/// table whose heading does.
 fn unconfirmed(document: &str, vendor: &str) -> Vec<String> {
     let mut sections = document.split("\n## ").skip(1);
     let is_meant = |section: &&str| {
@@ -105,14 +109,27 @@ fn unconfirmed(document: &str, vendor: &str) -> Vec<String> {
         head.split(|c: char| !c.is_alphanumeric()).any(|word| word.eq_ignore_ascii_case(vendor))
     };
     let Some(section) = sections.find(is_meant) else { return Vec::new() };
-    let paragraphs = section.split("\n\n").map(|paragraph| {
-        let words: Vec<&str> = paragraph.split_whitespace().collect();
-        words.join(" ")
-    });
     let mut found = Vec::new();
-    for paragraph in paragraphs {
-        let sentences = paragraph.split_inclusive(". ").map(str::trim);
-        found.extend(sentences.filter(|one| one.contains(MARK)).map(str::to_owned));
+    let mut heading = "";
+    for paragraph in section.split("\n\n").skip(1).map(str::trim) {
+        if paragraph.starts_with('#') {
+            heading = paragraph;
+        } else if paragraph.starts_with('|') {
+            // Its first two lines are the names of columns, and dashes.
+            let rows = paragraph
+                .lines()
+                .skip(2)
+                .filter(|row| heading.contains(MARK) || row.contains(MARK));
+            found.extend(rows.map(|row| {
+                let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+                cells.join("; ")
+            }));
+        } else {
+            let words: Vec<&str> = paragraph.split_whitespace().collect();
+            let text = words.join(" ");
+            let sentences = text.split_inclusive(". ").filter(|one| one.contains(MARK));
+            found.extend(sentences.map(|one| one.trim().trim_start_matches("- ").to_owned()));
+        }
     }
     found
 }
@@ -167,20 +184,31 @@ impl Answer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::HOST;
 
     #[test]
     fn a_makers_unconfirmed_facts_are_found_sentence_by_sentence() {
         let document = "# All\n\n## One\n\nIt is blue. Its size\n(not confirmed) is two. It ends.\n\n\
-                        ### More\n\nThat is so; not confirmed.\n\n## Two\n\nNot it: not confirmed.\n";
+                        ### More\n\n- That is so; not confirmed.\n\n### What is not confirmed\n\n\
+                        | fact | test |\n|---|---|\n| all | `a || b` |\n| none | c |\n\n## Two\n\nNot it: not confirmed.\n";
         assert_eq!(
             unconfirmed(document, "one"),
-            ["Its size (not confirmed) is two.", "That is so; not confirmed."]
+            [
+                "Its size (not confirmed) is two.",
+                "That is so; not confirmed.",
+                "all; `a || b`",
+                "none; c",
+            ]
         );
         assert_eq!(unconfirmed(document, "three"), Vec::<String>::new());
     }
 
     #[test]
-    fn the_document_has_a_section_for_nvidia_with_facts_to_confirm() {
-        assert!(!unconfirmed(DOCUMENT, "nvidia").is_empty());
+    fn the_document_has_a_section_for_each_maker_with_facts_to_confirm() {
+        for maker in VENDORS.iter().filter(|maker| **maker != HOST) {
+            assert!(!unconfirmed(DOCUMENT, maker).is_empty(), "{maker}");
+        }
+        // A table.
+        assert!(unconfirmed(DOCUMENT, "kunlun").len() >= 10);
     }
 }

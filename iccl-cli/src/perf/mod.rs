@@ -38,7 +38,7 @@ use crate::context::Context;
 use crate::failure::{Failure, Outcome, Result};
 use crate::placement::Placement;
 use crate::print;
-use crate::run::job::{Ending, Job, Place, Show};
+use crate::run::job::{Ending, Job, Place, Show, Signals};
 use benchmark::{Case, Operation};
 use choices::{Root, Size, Sizes, Step, cases, choose};
 use measure::{Bench, Effort};
@@ -269,7 +269,7 @@ pub(crate) fn perf(context: &Context, arguments: &Arguments) -> Result {
             return start_ranks(ranks, arguments.placement.places(ranks)?);
         };
         let stage = arguments.cluster.stage(&cluster)?;
-        return start_ranks(ranks, stage.places(0));
+        return start_ranks(ranks, stage.places());
     };
     if let Some(asked) = arguments.ranks
         && asked != size
@@ -308,13 +308,18 @@ fn check_root(request: &Request, root: u32, ranks: u32) -> Result<()> {
 fn start_ranks(ranks: u32, places: Vec<Place>) -> Result {
     let mut command: Vec<OsString> = vec!["/proc/self/exe".into()];
     command.extend(std::env::args_os().skip(1));
-    start_command(ranks, places, command)
+    start_command(&Signals::listen()?, ranks, places, command)
 }
 
-fn start_command(ranks: u32, places: Vec<Place>, command: Vec<OsString>) -> Result {
+fn start_command(
+    signals: &Signals,
+    ranks: u32,
+    places: Vec<Place>,
+    command: Vec<OsString>,
+) -> Result {
     let environment = Vec::new();
     let show = Show::RankZero;
-    let report = Job { ranks, places, command, environment, grace: GRACE, show }.run()?;
+    let report = Job { ranks, places, command, environment, grace: GRACE, show }.run(signals)?;
     let Some(culprit) = report.culprit else { return Ok(Outcome::Right) };
     match culprit.ending {
         // It has said what is wrong.

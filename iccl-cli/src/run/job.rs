@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use iccl_runtime::topology::RankSet;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
-use signal_hook::iterator::Signals;
+use signal_hook::iterator::Signals as Caught;
 
 use super::output::{Kept, Sink, forward};
 use super::rank;
@@ -110,9 +111,7 @@ impl Job {
     /// Starts the ranks and waits until all are gone.
     ///
     /// Called on the main thread: the ranks die with the thread that started them.
-    pub(crate) fn run(&self) -> Result<Report> {
-        let signals = listen()
-            .map_err(|error| Failure::new(format!("signals cannot be waited for: {error}")))?;
+    pub(crate) fn run(&self, signals: &Signals) -> Result<Report> {
         let mut ranks = Ranks::default();
         // An early return drops the ranks, which ends those that were started.
         for rank in 0..self.ranks {
@@ -127,7 +126,7 @@ impl Job {
             asked_to_end: None,
             step: Step::Running,
         }
-        .watch(&signals);
+        .watch(&signals.0);
         ranks.bury();
         if report.culprit.is_some() {
             ranks.show_kept();
@@ -172,8 +171,9 @@ impl Job {
         let kept = Kept::default();
         let mut readers = Vec::new();
         let prefix = match self.show {
-            Show::Plain => String::new(),
-            Show::Prefixed | Show::RankZero => format!("[{rank}] "),
+            // What is kept is shown with the ranks that said it.
+            Show::Plain | Show::RankZero => String::new(),
+            Show::Prefixed => format!("[{rank}] "),
         };
         let sink = |own: Sink| -> Sink {
             if self.show == Show::RankZero { Arc::new(Mutex::new(kept.clone())) } else { own }
@@ -209,18 +209,27 @@ fn job_id() -> String {
     .clone()
 }
 
-/// Hands every signal to the main thread.
-fn listen() -> io::Result<Receiver<i32>> {
-    let mut signals = Signals::new(FORWARDED.iter().chain(&[SIGCHLD]))?;
-    let (sender, receiver) = channel();
-    std::thread::Builder::new().name("iccl-signals".into()).spawn(move || {
-        for signal in signals.forever() {
-            if sender.send(signal).is_err() {
-                break;
+/// The signals that come to this process, from when it began to listen. Where several jobs follow each
+/// other, one that comes between two of them is handed on to the ranks of the next.
+pub(crate) struct Signals(Receiver<i32>);
+
+impl Signals {
+    /// Hands every signal to the main thread from now on.
+    pub(crate) fn listen() -> Result<Self> {
+        let failed =
+            |error: io::Error| Failure::new(format!("signals cannot be waited for: {error}"));
+        let mut caught = Caught::new(FORWARDED.iter().chain(&[SIGCHLD])).map_err(failed)?;
+        let (sender, receiver) = channel();
+        let hear = move || {
+            for signal in caught.forever() {
+                if sender.send(signal).is_err() {
+                    break;
+                }
             }
-        }
-    })?;
-    Ok(receiver)
+        };
+        std::thread::Builder::new().name("iccl-signals".into()).spawn(hear).map_err(failed)?;
+        Ok(Self(receiver))
+    }
 }
 
 struct Rank {
@@ -279,9 +288,22 @@ impl Ranks {
         }
     }
 
+    /// What several ranks said alike, as of a setting that makes no sense, is shown once.
     fn show_kept(&self) {
+        let mut said: Vec<(Vec<u32>, Vec<u8>)> = Vec::new();
         for rank in &self.0 {
-            let _ = io::stderr().write_all(&rank.kept.take());
+            let words = rank.kept.take();
+            match said.iter_mut().find(|(_, known)| *known == words) {
+                Some((ranks, _)) => ranks.push(rank.number),
+                None => said.push((vec![rank.number], words)),
+            }
+        }
+        for (ranks, words) in said {
+            let ranks: RankSet = ranks.into_iter().collect();
+            let prefix = format!("[{ranks}] ");
+            let lines = words.split_inclusive(|byte| *byte == b'\n');
+            let text: Vec<u8> = lines.flat_map(|line| [prefix.as_bytes(), line].concat()).collect();
+            let _ = io::stderr().write_all(&text);
         }
     }
 }

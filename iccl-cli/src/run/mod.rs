@@ -17,7 +17,7 @@ use crate::cluster::{Cluster, ClusterArguments};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome, Result};
 use crate::placement::Placement;
-use job::{Ending, Job, Show};
+use job::{Ending, Job, Show, Signals};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -71,7 +71,7 @@ pub(crate) fn run(context: &Context, arguments: &Arguments) -> Result {
     let job = Job {
         ranks,
         places: match &stage {
-            Some(stage) => stage.places(0),
+            Some(stage) => stage.places(),
             None => arguments.placement.places(ranks)?,
         },
         command: arguments.command.clone(),
@@ -79,7 +79,7 @@ pub(crate) fn run(context: &Context, arguments: &Arguments) -> Result {
         grace: arguments.grace,
         show: if arguments.no_prefix { Show::Plain } else { Show::Prefixed },
     };
-    let report = job.run()?;
+    let report = job.run(&Signals::listen()?)?;
     if let Some(culprit) = &report.culprit
         && report.asked_to_end.is_none()
     {

@@ -33,10 +33,6 @@ pub(super) fn library(plugins: &PluginSet, device: &Device) -> Option<NativeLibr
 /// The native library that a plugin brings, if it has found one.
 pub(super) fn library_of(plugins: &PluginSet, plugin: &str) -> Option<NativeLibrary> {
     let collectives = plugins.collectives_of(plugin)?;
-    if collectives.support().is_empty() {
-        // The family is there, and the library is not.
-        return None;
-    }
     Some(NativeLibrary {
         id: collectives.library().to_owned(),
         reach: reach::SAME_HOST | reach::OTHER_HOSTS,

@@ -281,7 +281,10 @@ impl Discovery<'_> {
             let (plugin, facts) = (Arc::clone(plugin), facts.clone());
             self.set.transports.push(TransportPlugin { plugin, view, facts });
         }
-        if let (Some(native), Some(view)) = (collectives, plugin.view.collectives()) {
+        // With nothing that it can do, the family is there, and the library is not.
+        if let (Some(native), Some(view)) = (collectives, plugin.view.collectives())
+            && !native.support.is_empty()
+        {
             self.set.collectives.push(CollectivesPlugin {
                 plugin: Arc::clone(plugin),
                 view,

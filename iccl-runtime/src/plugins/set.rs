@@ -288,7 +288,7 @@ impl PluginSet {
         &self.inner.collectives
     }
 
-    /// The native collectives of one plugin.
+    /// The native collectives of one plugin, if it has found its library, and that can do something.
     pub fn collectives_of(&self, plugin: &str) -> Option<&CollectivesPlugin> {
         self.inner.collectives.iter().find(|each| means(plugin, each.plugin.name))
     }

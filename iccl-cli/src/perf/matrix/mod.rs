@@ -13,12 +13,13 @@ pub(super) use part::run as run_part;
 use std::cmp::Reverse;
 use std::ffi::OsString;
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::{Arguments, start_command};
 use crate::cluster::{Cluster, Node, Order};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome, Result};
+use crate::run::job::Signals;
 use checks::{CHECKS, Cards, Check};
 use report::{Answer, CheckRow, ResultRow};
 
@@ -45,7 +46,7 @@ pub(super) fn matrix(context: &Context, arguments: &Arguments) -> Result {
         );
         return Err(Failure::usage(message));
     }
-    let jobs = Jobs { arguments, file: ReportFile::new() };
+    let jobs = Jobs { arguments, signals: Signals::listen()? };
     let shows_progress = std::io::stderr().is_terminal() && !context.is_json();
     let mut answer = Answer::default();
     for nodes in combinations(&cluster) {
@@ -105,7 +106,7 @@ fn laid_out(cluster: &Cluster, check: &Check) -> Cluster {
 /// Starts this program as the ranks of one part after the other.
 struct Jobs<'a> {
     arguments: &'a Arguments,
-    file: ReportFile,
+    signals: Signals,
 }
 
 impl Jobs<'_> {
@@ -114,13 +115,12 @@ impl Jobs<'_> {
         let stage = self.arguments.cluster.stage(cluster)?;
         let mut command: Vec<OsString> = vec!["/proc/self/exe".into()];
         command.extend(std::env::args_os().skip(1));
-        command.extend([PART.into(), part.into(), REPORT.into(), self.file.0.clone().into()]);
-        // Nothing of the part before.
-        let _ = std::fs::remove_file(&self.file.0);
-        let ended = start_command(cluster.ranks(), stage.places(0), command);
+        let file = stage.folder().join("report.json");
+        command.extend([PART.into(), part.into(), REPORT.into(), file.clone().into()]);
+        let ended = start_command(&self.signals, cluster.ranks(), stage.places(), command);
         match ended {
-            Ok(Outcome::Right) => Ok(self.file.read()),
-            Ok(Outcome::CheckFailed) => Ok(self.file.read().and_then(|lines| {
+            Ok(Outcome::Right) => Ok(read_report(&file)),
+            Ok(Outcome::CheckFailed) => Ok(read_report(&file).and_then(|lines| {
                 if lines.iter().all(|line| line.wrong == 0) {
                     return Err("a rank failed when all results were there".to_owned());
                 }
@@ -135,27 +135,11 @@ impl Jobs<'_> {
     }
 }
 
-/// Where rank 0 of a job writes what came out.
-struct ReportFile(PathBuf);
-
-impl ReportFile {
-    fn new() -> Self {
-        let name = format!("iccl-matrix-{}.json", std::process::id());
-        Self(std::env::temp_dir().join(name))
-    }
-
-    fn read(&self) -> Result<Vec<part::Line>, String> {
-        let text = std::fs::read_to_string(&self.0)
-            .map_err(|_| "a rank failed before there was a result".to_owned())?;
-        serde_json::from_str(&text).map_err(|error| format!("the ranks' report: {error}"))
-    }
-}
-
-impl Drop for ReportFile {
-    fn drop(&mut self) {
-        // It may never have been written.
-        let _ = std::fs::remove_file(&self.0);
-    }
+/// What rank 0 of a job wrote.
+fn read_report(file: &Path) -> Result<Vec<part::Line>, String> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|_| "a rank failed before there was a result".to_owned())?;
+    serde_json::from_str(&text).map_err(|error| format!("the ranks' report: {error}"))
 }
 
 /// Rank 0's part of it.
