@@ -39,6 +39,9 @@ fn golden(name: &str, actual: &str) {
     assert_eq!(actual, expected, "{} has changed", path.display());
 }
 
+/// What follows in the table of cards where the library has something that a communicator would not ask it for.
+const UNUSED: &str = "(the library's own is not used)";
+
 #[test]
 fn a_cluster_is_planned_without_its_devices() {
     let cluster = file("four-vendors.toml");
@@ -334,7 +337,6 @@ fn capabilities_are_shown_with_what_fills_the_gaps() {
     assert!(done_by("all_reduce", "f32", Some("max")).contains("the host's kernels reduce"));
     assert!(done_by("barrier", "f32", None).contains("iccl"));
     // What the library has, and a communicator of such cards would not ask it for.
-    const UNUSED: &str = "(the library's own is not used)";
     assert!(done_by("all_reduce", "bf16", Some("sum")).ends_with(UNUSED));
     assert!(done_by("all_gather_v", "f32", None).ends_with(UNUSED));
     assert_eq!(of("host")["nic_regions"], serde_json::json!(["address"]));
@@ -374,7 +376,7 @@ fn capabilities_follow_the_settings_of_native_libraries() {
     let bf16_sum = |setting: &str| {
         let ran = on_cards(&["devices", "--capabilities", "--set", setting]);
         assert_eq!(ran.code(), Some(0), "{}", ran.all());
-        let (_, nvidia) = ran.out.split_once("\nnvidia ").expect("the cards").clone();
+        let (_, nvidia) = ran.out.split_once("\nnvidia ").expect("the cards");
         nvidia.lines().filter(|line| line.ends_with(" native library")).count()
     };
     let usual = bf16_sum("device.native=true");
