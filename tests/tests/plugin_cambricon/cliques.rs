@@ -43,7 +43,7 @@ fn ranks_do_not_wait_for_ever_for_cards_that_are_open_and_do_not_join() {
 #[test]
 fn ranks_of_which_one_does_not_come_are_all_told_so() {
     // They still wait for each other when their time is over.
-    let settings = &[("join_timeout", "1s"), ("gather_time", "1m")];
+    let settings = &[("join_timeout", "1s"), ("gather_time", "60s")];
     let machine = Machine::new(&Maker { settings, ..CAMBRICON });
     let view = view(&machine);
     let id = view.unique_id().expect("an id");

@@ -306,9 +306,9 @@ impl Card for LateCard {
         Ok(if is_empty { Progress::Done } else { Progress::Pending })
     }
     fn stream_synchronize(&self, stream: u64, timeout: Duration) -> Result<()> {
-        let until = Instant::now() + timeout;
+        let began = Instant::now();
         while self.stream_query(stream)? == Progress::Pending {
-            if Instant::now() >= until {
+            if began.elapsed() >= timeout {
                 return Err(Error::new(ErrorKind::Timeout, "the stream is not done"));
             }
             std::thread::sleep(Duration::from_micros(100));
