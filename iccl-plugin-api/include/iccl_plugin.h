@@ -651,10 +651,13 @@ struct iccl_transport_table {
      * while another function of the domain runs.
      */
     int32_t (*wake)(uint64_t domain, iccl_error_info *error);
-    /* Optional. Registers memory for the NIC and gives a key for `iccl_segment.key`. */
+    /* Optional. Registers memory for the NIC and gives a key for `iccl_segment.key`, never 0. Where the
+     * device is the reason for a failure, the error's vendor code is its `errno` (`EFAULT`, `ENOMEM`,
+     * …). May block as long as the driver takes.
+     */
     int32_t (*register_region)(uint64_t domain, const iccl_memory_region *region, uint64_t size,
         uint64_t *key, iccl_error_info *error);
-    /* Mandatory with `register_region`. */
+    /* Mandatory with `register_region`. No posted message may have a segment with this key. */
     int32_t (*deregister_region)(uint64_t domain, uint64_t key, iccl_error_info *error);
     /* Stops the channel: when it answers `ICCL_STATUS_OK`, nothing will be read from or written to memory of
      * posted messages any more, and their completions (`ICCL_STATUS_ABORTED`) have been queued. May block for
@@ -674,7 +677,9 @@ struct iccl_transport_capabilities {
     iccl_bytes name;
     /* Bits of `reach`. */
     uint32_t reach;
-    /* Mask of `iccl_memory_kind.mask` that segments may point to. */
+    /* Mask of `iccl_memory_kind.mask` that segments may point to. With
+     * `register_region`, memory of a device has a key in every segment; host memory may have one.
+     */
     uint32_t memory_kinds;
     /* Typical time of a small message one way, in nanoseconds, for the plan's cost table. */
     uint64_t latency_ns;
@@ -732,7 +737,10 @@ struct iccl_channel_options {
 
 /* One run of bytes of a payload. Frozen. */
 struct iccl_segment {
-    /* First byte; written only by receives. */
+    /* First byte; written only by receives. With a key, it is counted as the region's own address is:
+     * `iccl_memory_region.address` and the offset in the region, so in a
+     * region that is a dma-buf it is the offset alone, and may be null.
+     */
     void *address;
     /* Length in bytes. */
     uint64_t length;

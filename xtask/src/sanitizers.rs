@@ -12,7 +12,8 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 pub(crate) fn threads() -> Result<(), Failure> {
     let thread = Sanitizer { name: "thread", options: "TSAN_OPTIONS", value: "halt_on_error=1" };
     thread.test(&["-p", "iccl-runtime", "--lib", "--", "engine::", "comm::"])?;
-    let transports = ["-p", "iccl-plugin-transport-shm", "-p", "iccl-plugin-transport-tcp"];
+    let transports =
+        ["-p", "iccl-plugin-transport-shm", "-p", "iccl-tcp", "-p", "iccl-plugin-transport-tcp"];
     thread.test(&[&transports[..], &["--tests"]].concat())?;
     let jobs = ["comm_threads", "comm_groups", "comm_streams", "comm_split"];
     let jobs = jobs.iter().flat_map(|job| ["--test", *job]);

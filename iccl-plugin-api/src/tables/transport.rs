@@ -127,7 +127,9 @@ pub struct TransportTable {
     /// Makes a `wait` that runs now, or the next one, return. Mandatory with `wait`. Any thread, also
     /// while another function of the domain runs.
     pub wake: Option<unsafe extern "C" fn(domain: u64, error: *mut ErrorInfo) -> i32>,
-    /// Optional. Registers memory for the NIC and gives a key for [`Segment::key`].
+    /// Optional. Registers memory for the NIC and gives a key for [`Segment::key`], never 0. Where the
+    /// device is the reason for a failure, the error's vendor code is its `errno` (`EFAULT`, `ENOMEM`,
+    /// …). May block as long as the driver takes.
     pub register_region: Option<
         unsafe extern "C" fn(
             domain: u64,
@@ -137,7 +139,7 @@ pub struct TransportTable {
             error: *mut ErrorInfo,
         ) -> i32,
     >,
-    /// Mandatory with `register_region`.
+    /// Mandatory with `register_region`. No posted message may have a segment with this key.
     pub deregister_region:
         Option<unsafe extern "C" fn(domain: u64, key: u64, error: *mut ErrorInfo) -> i32>,
     /// Stops the channel: when it answers `Ok`, nothing will be read from or written to memory of
@@ -169,7 +171,8 @@ pub struct TransportCapabilities {
     pub name: Bytes,
     /// Bits of [`reach`].
     pub reach: u32,
-    /// Mask of [`MemoryKind::mask`](crate::MemoryKind::mask) that segments may point to.
+    /// Mask of [`MemoryKind::mask`](crate::MemoryKind::mask) that segments may point to. With
+    /// `register_region`, memory of a device has a key in every segment; host memory may have one.
     pub memory_kinds: u32,
     /// Typical time of a small message one way, in nanoseconds, for the plan's cost table.
     pub latency_ns: u64,
@@ -239,7 +242,9 @@ pub struct ChannelOptions {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, StableAbi)]
 pub struct Segment {
-    /// First byte; written only by receives.
+    /// First byte; written only by receives. With a key, it is counted as the region's own address is:
+    /// [`MemoryRegion::address`](super::MemoryRegion::address) and the offset in the region, so in a
+    /// region that is a dma-buf it is the offset alone, and may be null.
     pub address: *mut c_void,
     /// Length in bytes.
     pub length: u64,

@@ -1,24 +1,7 @@
 //! The TCP transport of iccl. See the README beside the manifest for what travels and why.
 //!
-//! * `domain`, `channel`: what the runtime sees.
-//! * `framing`, `greeting`: what the bytes mean, without sockets. `greet` drives the latter.
-//! * `opening`, `dialer`, `newcomers`, `parting`: how connections come and go.
-//! * `socket`, `poller`, `address`: the operating system.
-
-mod address;
-mod channel;
-mod core;
-mod dialer;
-mod domain;
-mod framing;
-mod greet;
-mod greeting;
-mod newcomers;
-mod opening;
-mod parting;
-mod poller;
-mod settings;
-mod socket;
+//! What it does lies in the crate `iccl-tcp`, since the RDMA transport needs it as well; here is what makes
+//! a plugin of it.
 
 use std::time::Duration;
 
@@ -28,12 +11,12 @@ use iccl_plugin_api::sdk::{
 };
 use iccl_plugin_api::tables::{SettingSpec, reach};
 
-pub use domain::{TcpDomain, TcpWaker};
+pub use iccl_tcp::{TcpDomain, TcpWaker};
 
 /// The TCP transport.
 #[derive(Debug)]
 pub struct TcpTransport {
-    settings: settings::TcpSettings,
+    settings: iccl_tcp::TcpSettings,
 }
 
 impl Plugin for TcpTransport {
@@ -41,10 +24,10 @@ impl Plugin for TcpTransport {
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
     const VENDOR: &'static str = "iccl";
     const DESCRIPTION: &'static str = "TCP between any two hosts, or processes of one host";
-    const SETTINGS: &'static [SettingSpec] = settings::SPECS;
+    const SETTINGS: &'static [SettingSpec] = iccl_tcp::SPECS;
 
     fn probe(settings: &Settings<'_>) -> PluginResult<Self> {
-        Ok(Self { settings: settings::TcpSettings::from(settings)? })
+        Ok(Self { settings: iccl_tcp::TcpSettings::from(settings)? })
     }
 }
 

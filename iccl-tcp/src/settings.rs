@@ -26,7 +26,8 @@ const fn setting(
     }
 }
 
-pub(crate) const SPECS: &[SettingSpec] = &[
+/// What an operator may set.
+pub const SPECS: &[SettingSpec] = &[
     setting(
         "sockets_per_peer",
         "integer",
@@ -77,7 +78,7 @@ pub(crate) const SPECS: &[SettingSpec] = &[
 
 /// The settings with their values.
 #[derive(Debug, Clone)]
-pub(crate) struct TcpSettings {
+pub struct TcpSettings {
     /// 0 to choose.
     lanes: u32,
     stripe_bytes: u64,
@@ -100,9 +101,11 @@ pub(crate) enum Congestion {
 const DAY_MICROSECONDS: u64 = 24 * 3600 * 1_000_000;
 
 impl TcpSettings {
+    /// The settings that were given, and defaults for the others.
+    ///
     /// # Errors
     /// `InvalidArgument` naming the setting, its value and what is accepted.
-    pub(crate) fn from(settings: &Settings<'_>) -> PluginResult<Self> {
+    pub fn from(settings: &Settings<'_>) -> PluginResult<Self> {
         let number = |key: &str, default: u64, least: u64, most: u64| {
             let value = settings.number(key)?.unwrap_or(default);
             if (least..=most).contains(&value) {

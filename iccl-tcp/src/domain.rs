@@ -61,7 +61,11 @@ pub struct TcpDomain {
 }
 
 impl TcpDomain {
-    pub(crate) fn open(request: &DomainRequest<'_>, settings: &TcpSettings) -> PluginResult<Self> {
+    /// Opens a domain and begins to listen.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an interface that is none; what the operating system says.
+    pub fn open(request: &DomainRequest<'_>, settings: &TcpSettings) -> PluginResult<Self> {
         let is_one_host = request.local_ranks == request.ranks;
         let wanted = address::choose(request.interface, is_one_host)?;
         let system = |what: &'static str| {
