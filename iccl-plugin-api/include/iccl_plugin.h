@@ -438,7 +438,9 @@ enum {
     ICCL_REGION_FORM_ADDRESS = 1,
     /* A dma-buf file descriptor and an offset. */
     ICCL_REGION_FORM_DMA_BUF = 2,
-    /* A host address that aliases the device's memory. */
+    /* A host address, which the processor reads and writes too: an alias of the device's memory, or
+     * memory of the host itself.
+     */
     ICCL_REGION_FORM_HOST_ALIAS = 4
 };
 
@@ -694,7 +696,12 @@ enum {
     /* Ranks on the same host. */
     ICCL_REACH_SAME_HOST = 1,
     /* Ranks on other hosts. */
-    ICCL_REACH_OTHER_HOSTS = 2
+    ICCL_REACH_OTHER_HOSTS = 2,
+    /* By network cards that read and write registered memory by themselves (RDMA): the transport
+     * serves the tiers `direct` and `staged`, and the runtime registers pinned host memory (as
+     * `ICCL_HOST_ALIAS`) and memory of devices with it.
+     */
+    ICCL_REACH_FABRIC = 4
 };
 
 /* How a domain is opened. May grow. */

@@ -262,7 +262,8 @@ pub mod region_form {
     pub const ADDRESS: u32 = 1;
     /// A dma-buf file descriptor and an offset.
     pub const DMA_BUF: u32 = 2;
-    /// A host address that aliases the device's memory.
+    /// A host address, which the processor reads and writes too: an alias of the device's memory, or
+    /// memory of the host itself.
     pub const HOST_ALIAS: u32 = 4;
 }
 

@@ -189,6 +189,10 @@ pub mod reach {
     pub const SAME_HOST: u32 = 1;
     /// Ranks on other hosts.
     pub const OTHER_HOSTS: u32 = 2;
+    /// By network cards that read and write registered memory by themselves (RDMA): the transport
+    /// serves the tiers `direct` and `staged`, and the runtime registers pinned host memory (as
+    /// [`HOST_ALIAS`](super::region_form::HOST_ALIAS)) and memory of devices with it.
+    pub const FABRIC: u32 = 4;
 }
 
 /// How a domain is opened. May grow.

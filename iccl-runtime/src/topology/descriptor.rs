@@ -172,10 +172,7 @@ impl TransportState {
 /// How far a transport or a native library reaches, and by what means: bits of a mask. Bits of a
 /// later version are kept and serve nothing.
 pub mod reach {
-    pub use iccl_plugin_api::tables::reach::{OTHER_HOSTS, SAME_HOST};
-
-    /// Over a NIC that reads and writes registered memory by itself (RDMA).
-    pub const FABRIC: u32 = 1 << 2;
+    pub use iccl_plugin_api::tables::reach::{FABRIC, OTHER_HOSTS, SAME_HOST};
 }
 
 impl RankDescriptor {
