@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use iccl_plugin_api::tables::{
-    DeviceCapabilities, collectives_flag, host_to_stream, region_form, stream_to_host,
-};
+use iccl_plugin_api::tables::{DeviceCapabilities, host_to_stream, region_form, stream_to_host};
+use iccl_plugin_api::types::NATIVE_HABITS;
 use iccl_plugin_api::{Collective, DataType, RedOp};
 use iccl_runtime::config::{Accumulate, Config};
 use iccl_runtime::plugins::{CollectivesPlugin, DevicePlugin, PluginSet};
@@ -210,16 +209,7 @@ fn own_kernels(can: &DeviceCapabilities) -> Vec<String> {
 }
 
 fn habits(flags: u64) -> Vec<&'static str> {
-    named(
-        flags,
-        &[
-            (collectives_flag::ACCUMULATES_IN_F32, "accumulates in f32"),
-            (collectives_flag::DETERMINISTIC, "deterministic"),
-            (collectives_flag::GROUPS, "groups"),
-            (collectives_flag::ONE_SEND_PER_PEER_AND_GROUP, "one send per peer and group"),
-            (collectives_flag::IN_PLACE, "in place"),
-        ],
-    )
+    named(flags, &NATIVE_HABITS)
 }
 
 fn dtypes_in(mask: u32) -> Vec<&'static str> {

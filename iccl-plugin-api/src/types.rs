@@ -318,3 +318,16 @@ impl MemoryKind {
         1 << self.code()
     }
 }
+
+/// What a native library declares of itself, bits of
+/// [`collectives_flag`](crate::tables::collectives_flag), in words: as tables for people have them.
+pub const NATIVE_HABITS: [(u64, &str); 5] = {
+    use crate::tables::collectives_flag as flag;
+    [
+        (flag::ACCUMULATES_IN_F32, "accumulates in f32"),
+        (flag::DETERMINISTIC, "deterministic"),
+        (flag::GROUPS, "groups"),
+        (flag::ONE_SEND_PER_PEER_AND_GROUP, "one send per peer and group"),
+        (flag::IN_PLACE, "in place"),
+    ]
+};

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use iccl_plugin_api::tables::CollectiveSupport;
+use iccl_plugin_api::types::NATIVE_HABITS;
 use iccl_plugin_api::{Collective, DataType, RedOp};
 
 /// Collectives that reduce. Reduce-scatter of different blocks is made of reduces.
@@ -79,8 +80,12 @@ pub fn is_offered(
     })
 }
 
-/// The list as a table in Markdown.
-pub fn capability_table(support: &[CollectiveSupport]) -> String {
+/// What a library does, in Markdown: its name and what it declares of itself, then the list as a table.
+/// `iccl plan --cluster` reads it again, for cards that are not there.
+pub fn capability_table(name: &str, flags: u64, support: &[CollectiveSupport]) -> String {
+    let habits: Vec<&str> =
+        NATIVE_HABITS.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, habit)| *habit).collect();
+    let head = format!("\n{name} ({}):\n\n", habits.join(", "));
     let mut rows: Vec<(Vec<&str>, u32, u32)> = Vec::new();
     for entry in support {
         let name = Collective::from_code(entry.collective).map_or("?", Collective::name);
@@ -89,7 +94,7 @@ pub fn capability_table(support: &[CollectiveSupport]) -> String {
             None => rows.push((vec![name], entry.dtypes, entry.ops)),
         }
     }
-    let mut table = "| collectives | types | operations |\n|---|---|---|\n".to_owned();
+    let mut table = head + "| collectives | types | operations |\n|---|---|---|\n";
     for (collectives, dtypes, ops) in rows {
         let types = DataType::ALL.iter().filter(|dtype| dtypes & dtype.mask() != 0);
         let types: Vec<&str> = types.map(|dtype| dtype.name()).collect();
@@ -127,6 +132,8 @@ pub fn keep_documented(document: &Path, mark: &str, fresh: &str) -> Result<(), S
 
 #[cfg(test)]
 mod tests {
+    use iccl_plugin_api::tables::collectives_flag;
+
     use super::*;
 
     const SUPPORT: &[CollectiveSupport] = &[
@@ -177,9 +184,10 @@ mod tests {
 
     #[test]
     fn a_row_has_all_that_do_the_same() {
-        let expected = "| collectives | types | operations |\n|---|---|---|\n\
+        let expected = "\nXCCL (groups, in place):\n\n| collectives | types | operations |\n|---|---|---|\n\
             | all_reduce, reduce | f32 | sum |\n| send | u8, f32 |  |\n";
-        assert_eq!(capability_table(SUPPORT), expected);
+        let flags = collectives_flag::GROUPS | collectives_flag::IN_PLACE;
+        assert_eq!(capability_table("XCCL", flags, SUPPORT), expected);
     }
 
     #[test]

@@ -5,14 +5,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use iccl_plugin_api::sdk::{CollectivesFacts, NativeCollectives, PluginError, PluginResult};
-use iccl_plugin_api::tables::collectives_flag;
 use iccl_vendor_support::plan::Repertoire;
 use iccl_vendor_support::{Library, Search, open, table};
 
 use crate::acl::Acl;
 use crate::communicator::{HcclCommunicator, Joined};
 use crate::device::Card;
-use crate::support::{Product, repertoire, support};
+use crate::support::{FLAGS, Product, repertoire, support};
 use crate::{AscendPlugin, calls, libraries, sys};
 
 /// HCCL and what is known of it.
@@ -152,7 +151,7 @@ impl NativeCollectives for AscendPlugin {
         Ok(CollectivesFacts {
             unique_id_bytes: sys::ROOT_INFO_BYTES as u64,
             support,
-            flags: collectives_flag::GROUPS | collectives_flag::IN_PLACE,
+            flags: FLAGS,
             library,
         })
     }

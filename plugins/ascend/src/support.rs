@@ -15,12 +15,15 @@
 
 use std::ffi::c_int;
 
-use iccl_plugin_api::tables::CollectiveSupport;
+use iccl_plugin_api::tables::{CollectiveSupport, collectives_flag};
 use iccl_plugin_api::{Collective, DataType, RedOp};
 use iccl_vendor_support::add_support;
 use iccl_vendor_support::plan::{AllGatherV, Functions, Repertoire};
 
 use crate::sys;
+
+/// What HCCL declares of itself.
+pub(crate) const FLAGS: u64 = collectives_flag::GROUPS | collectives_flag::IN_PLACE;
 
 /// A kind of card, of which HCCL's documents tell apart what it supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -337,14 +340,13 @@ mod tests {
 
     #[test]
     fn the_documentation_has_these_tables() {
-        use std::fmt::Write as _;
         let mut text = String::new();
         for product in PRODUCTS {
             for (version, acl) in [("9", ACL_9), ("8", ACL_8_1)] {
                 let support = support(product, acl);
                 if !support.is_empty() {
-                    let table = capability_table(&support);
-                    writeln!(text, "\n{} with CANN {version}:\n\n{table}", product.name()).unwrap();
+                    let name = format!("HCCL, {} with CANN {version}", product.name());
+                    text.push_str(&capability_table(&name, FLAGS, &support));
                 }
             }
         }

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use iccl_plugin_api::sdk::{CollectivesFacts, NativeCollectives, PluginError, PluginResult};
-use iccl_plugin_api::tables::collectives_flag;
 use iccl_vendor_support::plan::Repertoire;
 use iccl_vendor_support::{Search, open, table};
 
@@ -13,7 +12,7 @@ use crate::clique::CnclCommunicator;
 use crate::device::Card;
 use crate::meeting::{Arrival, Meetings};
 use crate::neuware::{text_of, version};
-use crate::support::{SUPPORT, repertoire};
+use crate::support::{FLAGS, SUPPORT, repertoire};
 use crate::{CambriconPlugin, group, libraries, sys};
 
 /// CNCL and what is known of it.
@@ -70,7 +69,7 @@ impl NativeCollectives for CambriconPlugin {
         Ok(CollectivesFacts {
             unique_id_bytes: sys::CLIQUE_ID_BYTES as u64,
             support,
-            flags: collectives_flag::GROUPS | collectives_flag::IN_PLACE,
+            flags: FLAGS,
             library,
         })
     }

@@ -14,12 +14,15 @@
 
 use std::ffi::c_int;
 
-use iccl_plugin_api::tables::CollectiveSupport;
+use iccl_plugin_api::tables::{CollectiveSupport, collectives_flag};
 use iccl_plugin_api::{DataType, RedOp};
 use iccl_vendor_support::plan::{AllGatherV, Functions, Repertoire};
 use iccl_vendor_support::support_of;
 
 use crate::sys;
+
+/// What CNCL declares of itself.
+pub(crate) const FLAGS: u64 = collectives_flag::GROUPS | collectives_flag::IN_PLACE;
 
 const INTEGERS: &[DataType] = &[
     DataType::I8,
@@ -165,6 +168,6 @@ mod tests {
     fn the_documentation_has_this_table() {
         let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/vendors.md"));
         let mark = "<!-- cambricon capabilities: made by `ICCL_BLESS=1 cargo test -p iccl-plugin-cambricon` -->\n";
-        assert_eq!(keep_documented(path, mark, &capability_table(&SUPPORT)), Ok(()));
+        assert_eq!(keep_documented(path, mark, &capability_table("CNCL", FLAGS, &SUPPORT)), Ok(()));
     }
 }

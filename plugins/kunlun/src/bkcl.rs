@@ -10,7 +10,6 @@ use iccl_plugin_api::Status;
 use iccl_plugin_api::sdk::{
     CollectivesFacts, NativeCollectives, PluginError, PluginResult, Settings,
 };
-use iccl_plugin_api::tables::collectives_flag;
 use iccl_vendor_support::plan::{Functions as Offered, Repertoire};
 use iccl_vendor_support::{Library, Search, failure, open};
 
@@ -20,7 +19,7 @@ use crate::device::Card;
 use crate::group;
 use crate::mangled::Functions;
 use crate::region::Mapping;
-use crate::support::{repertoire, support};
+use crate::support::{FLAGS, repertoire, support};
 use crate::xpu::Cards;
 use crate::{KunlunPlugin, libraries, sys};
 
@@ -250,8 +249,7 @@ impl NativeCollectives for KunlunPlugin {
         Ok(CollectivesFacts {
             unique_id_bytes: unique_id_bytes as u64,
             support,
-            // Nobody has said that a buffer may be both sides of a call.
-            flags: collectives_flag::GROUPS | collectives_flag::ONE_SEND_PER_PEER_AND_GROUP,
+            flags: FLAGS,
             library,
         })
     }

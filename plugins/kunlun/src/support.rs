@@ -15,12 +15,16 @@
 
 use std::ffi::c_int;
 
-use iccl_plugin_api::tables::CollectiveSupport;
+use iccl_plugin_api::tables::{CollectiveSupport, collectives_flag};
 use iccl_plugin_api::{DataType, RedOp};
 use iccl_vendor_support::plan::{AllGatherV, Functions, Repertoire};
 use iccl_vendor_support::{MOVING, REDUCING, add_support};
 
 use crate::constants::{Constants, Op, Type};
+
+/// What BKCL declares of itself. Nobody has said that a buffer may be both sides of a call.
+pub(crate) const FLAGS: u64 =
+    collectives_flag::GROUPS | collectives_flag::ONE_SEND_PER_PEER_AND_GROUP;
 
 /// BKCL's type of an element that it reduces.
 fn reduced(dtype: DataType) -> Option<Type> {
@@ -196,6 +200,9 @@ mod tests {
     fn the_documentation_has_this_table() {
         let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/vendors.md"));
         let mark = "<!-- kunlun capabilities: made by `ICCL_BLESS=1 cargo test -p iccl-plugin-kunlun` -->\n";
-        assert_eq!(keep_documented(path, mark, &capability_table(&with(ALL))), Ok(()));
+        assert_eq!(
+            keep_documented(path, mark, &capability_table("BKCL", FLAGS, &with(ALL))),
+            Ok(())
+        );
     }
 }

@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use iccl_plugin_api::Status;
 use iccl_plugin_api::sdk::{CollectivesFacts, NativeCollectives, PluginError, PluginResult};
-use iccl_plugin_api::tables::collectives_flag;
 use iccl_vendor_support::plan::{Functions, Repertoire};
 use iccl_vendor_support::{Search, open, table};
 
 use crate::communicator::{Joined, NcclCommunicator};
 use crate::device::Card;
-use crate::support::{OLDEST_VERSION, SUPPORT, repertoire, version_text};
+use crate::support::{FLAGS, OLDEST_VERSION, SUPPORT, repertoire, version_text};
 use crate::{NvidiaPlugin, libraries, sys};
 
 /// NCCL and what is known of it.
@@ -137,7 +136,7 @@ impl NativeCollectives for NvidiaPlugin {
         Ok(CollectivesFacts {
             unique_id_bytes: sys::UNIQUE_ID_BYTES as u64,
             support,
-            flags: collectives_flag::GROUPS | collectives_flag::IN_PLACE,
+            flags: FLAGS,
             library,
         })
     }
