@@ -1,6 +1,5 @@
 //! What each plugin's devices and native library can do, and what iccl does where they cannot.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use iccl_plugin_api::tables::{DeviceCapabilities, host_to_stream, region_form, stream_to_host};
@@ -12,7 +11,11 @@ use iccl_runtime::schedule::{Algorithm, Island, Islands, NativeRules, Request};
 use iccl_runtime::topology::NativeAbilities;
 use serde::Serialize;
 
+use crate::combinations::{Combination, dtypes_in, grouped, ops_in, wrapped};
 use crate::print;
+
+/// How wide a column of words is.
+const WIDTH: usize = 32;
 
 /// The capabilities of a device plugin. Its devices are alike; those of the first are shown.
 #[derive(Serialize)]
@@ -27,12 +30,12 @@ pub(crate) struct Capabilities {
     nic_regions: Vec<&'static str>,
     native_library: Option<&'static str>,
     native_habits: Vec<&'static str>,
-    combinations: Vec<Combination>,
+    combinations: Vec<Row>,
 }
 
 /// Collectives, types and operations that are done alike.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-struct Combination {
+struct Row {
     by: &'static str,
     collectives: Vec<&'static str>,
     dtypes: Vec<&'static str>,
@@ -204,63 +207,26 @@ fn own_kernels(can: &DeviceCapabilities) -> Vec<String> {
     if can.has_reduce == 0 {
         return Vec::new();
     }
-    let ops = ops_in(can.reduce_ops).join(" ");
-    vec![format!("{ops} of {}", dtypes_in(can.reduce_dtypes).join(" "))]
+    let ops: Vec<&str> = ops_in(can.reduce_ops).map(RedOp::name).collect();
+    let dtypes: Vec<&str> = dtypes_in(can.reduce_dtypes).map(DataType::name).collect();
+    vec![format!("{} of {}", ops.join(" "), dtypes.join(" "))]
 }
 
 fn habits(flags: u64) -> Vec<&'static str> {
     named(flags, &NATIVE_HABITS)
 }
 
-fn dtypes_in(mask: u32) -> Vec<&'static str> {
-    let all = DataType::ALL.iter().filter(|one| mask & one.mask() != 0);
-    all.map(|one| one.name()).collect()
-}
-
-fn ops_in(mask: u32) -> Vec<&'static str> {
-    RedOp::ALL.iter().filter(|one| mask & one.mask() != 0).map(|one| one.name()).collect()
-}
-
-/// Every combination that there is, grouped by who does it: operations of a collective with the same
-/// types in one row, then collectives with the same rows in one.
 fn combinations(
     is_host_memory: bool,
     who: impl Fn(Collective, DataType, Option<RedOp>) -> By,
-) -> Vec<Combination> {
-    // Who, types, operations; then the collectives of which that is so.
-    let mut rows: BTreeMap<(By, u32, u32), Vec<&'static str>> = BTreeMap::new();
-    for collective in Collective::ALL {
-        let mut ops: BTreeMap<(By, u32), u32> = BTreeMap::new();
-        let choices: Vec<Option<RedOp>> = if collective.reduces() {
-            RedOp::ALL.iter().copied().map(Some).collect()
-        } else {
-            vec![None]
-        };
-        for op in choices {
-            let mut dtypes: BTreeMap<By, u32> = BTreeMap::new();
-            for dtype in DataType::ALL {
-                if op.is_some_and(RedOp::is_bitwise) && !dtype.is_integer() {
-                    continue;
-                }
-                let by = who(*collective, *dtype, op);
-                *dtypes.entry(by).or_default() |= dtype.mask();
-            }
-            for (by, dtypes) in dtypes {
-                *ops.entry((by, dtypes)).or_default() |= op.map_or(0, RedOp::mask);
-            }
-        }
-        for ((by, dtypes), ops) in ops {
-            rows.entry((by, dtypes, ops)).or_default().push(collective.name());
-        }
-    }
-    rows.into_iter()
-        .map(|((by, dtypes, ops), collectives)| Combination {
-            by: by.text(is_host_memory),
-            collectives,
-            dtypes: dtypes_in(dtypes),
-            ops: ops_in(ops),
-        })
-        .collect()
+) -> Vec<Row> {
+    let row = |row: Combination<By>| Row {
+        by: row.answer.text(is_host_memory),
+        collectives: row.collective_names(),
+        dtypes: row.dtype_names(),
+        ops: row.op_names(),
+    };
+    grouped(who).into_iter().map(row).collect()
 }
 
 impl Capabilities {
@@ -292,8 +258,8 @@ impl Capabilities {
         let rows = self.combinations.iter().map(|row| {
             let ops = if row.ops.is_empty() { "-".to_owned() } else { row.ops.join(" ") };
             vec![
-                wrapped(&row.collectives.join(" ")),
-                wrapped(&row.dtypes.join(" ")),
+                wrapped(&row.collectives.join(" "), WIDTH),
+                wrapped(&row.dtypes.join(" "), WIDTH),
                 ops,
                 row.by.to_owned(),
             ]
@@ -308,72 +274,5 @@ impl Capabilities {
             iccl_runtime::plan::text_table(&facts),
             print::table(&heads, rows.collect())
         )
-    }
-}
-
-/// A list of words in lines that leave room for the other columns.
-fn wrapped(words: &str) -> String {
-    const WIDTH: usize = 32;
-    let mut lines = vec![String::new()];
-    for word in words.split(' ') {
-        match lines.last_mut() {
-            Some(line) if line.is_empty() => line.push_str(word),
-            Some(line) if line.len() + 1 + word.len() <= WIDTH => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines.join("\n")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_combination_is_done_by_somebody_and_once() {
-        let who = |collective: Collective, dtype: DataType, op: Option<RedOp>| {
-            let is_sum = dtype == DataType::F32 && op == Some(RedOp::Sum);
-            match collective {
-                Collective::AllReduce if is_sum => By::Native,
-                _ => By::Schedules { reduce: op.is_some(), is_offered: is_sum },
-            }
-        };
-        let rows = combinations(false, who);
-        let native: Vec<&Combination> =
-            rows.iter().filter(|row| row.by == "native library").collect();
-        assert_eq!(native.len(), 1);
-        assert_eq!(
-            (&native[0].collectives, &native[0].dtypes, &native[0].ops),
-            (&vec!["all_reduce"], &vec!["f32"], &vec!["sum"])
-        );
-        let done = |collective: &str, dtype: &str, op: Option<&str>| {
-            rows.iter()
-                .filter(|row| {
-                    row.collectives.contains(&collective)
-                        && row.dtypes.contains(&dtype)
-                        && op.map_or(row.ops.is_empty(), |op| row.ops.contains(&op))
-                })
-                .map(|row| row.by)
-                .collect::<Vec<_>>()
-        };
-        for collective in Collective::ALL {
-            for dtype in DataType::ALL {
-                let by =
-                    |op: Option<RedOp>| done(collective.name(), dtype.name(), op.map(RedOp::name));
-                if !collective.reduces() {
-                    assert_eq!(by(None), [who(*collective, *dtype, None).text(false)]);
-                    continue;
-                }
-                for op in RedOp::ALL {
-                    let exists = !op.is_bitwise() || dtype.is_integer();
-                    let expected = who(*collective, *dtype, Some(*op));
-                    let expected = if exists { vec![expected.text(false)] } else { Vec::new() };
-                    assert_eq!(by(Some(*op)), expected, "{collective} {dtype} {op}");
-                }
-            }
-        }
     }
 }

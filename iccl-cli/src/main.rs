@@ -11,7 +11,9 @@
 
 mod arguments;
 mod capabilities;
+mod choices;
 mod cluster;
+mod combinations;
 mod config;
 mod context;
 mod devices;

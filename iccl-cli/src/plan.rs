@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use iccl_runtime::comm::Choices;
 use iccl_runtime::plan::Plan;
 
+use crate::choices::Table;
 use crate::cluster::Cluster;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome, Result};
@@ -18,6 +20,7 @@ Examples:
   iccl plan --ranks-per-host 3,1           as if 3 were on one host and 1 on another
   iccl plan --host-ids a,b,a,b             interleaved over two hosts
   iccl plan --cluster four-vendors.toml    for a cluster that is described in a file
+  iccl plan -n 4 --collectives             which algorithm carries what, at which size, and why
   mpirun -n 4 iccl plan                    the real plan of the ranks that mpirun starts
   iccl plan -n 4 --json | jq '.links[] | {src, dst, tier}'
 
@@ -40,16 +43,20 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE",
           conflicts_with_all = ["ranks", "hosts", "ranks_per_host", "host_ids"])]
     cluster: Option<PathBuf>,
+    /// Show who does which collective, type and operation at which size, and how long it should take.
+    #[arg(long)]
+    collectives: bool,
 }
 
 pub(crate) fn show(context: &Context, arguments: &Arguments) -> Result {
     if let Some(file) = &arguments.cluster {
         let cluster = Cluster::read(file)?;
-        let plan = context.runtime()?.dry_plan_of(&cluster.dry_ranks()).map_err(Failure::from)?;
+        let runtime = context.runtime()?;
+        let plan = runtime.dry_plan_of(&cluster.dry_ranks()).map_err(Failure::from)?;
         if !context.is_json() {
             print::text(&format!("# {}\n", cluster.summary()))?;
         }
-        answer(context, &plan)?;
+        answer(context, arguments, &plan, &runtime.choices(&plan)?)?;
         return Ok(Outcome::Right);
     }
     let runtime = context.runtime()?;
@@ -57,7 +64,7 @@ pub(crate) fn show(context: &Context, arguments: &Arguments) -> Result {
     if asked.is_none() && arguments.placement.hosts.is_none() && runtime.identity()?.is_some() {
         let communicator = runtime.world()?;
         if communicator.rank() == 0 {
-            answer(context, communicator.plan())?;
+            answer(context, arguments, communicator.plan(), &communicator.choices())?;
         }
         communicator.finalize()?;
         return Ok(Outcome::Right);
@@ -68,11 +75,15 @@ pub(crate) fn show(context: &Context, arguments: &Arguments) -> Result {
         None => vec![None; ranks as usize],
     };
     let plan = runtime.dry_plan(&hosts).map_err(Failure::from)?;
-    answer(context, &plan)?;
+    answer(context, arguments, &plan, &runtime.choices(&plan)?)?;
     Ok(Outcome::Right)
 }
 
-fn answer(context: &Context, plan: &Plan) -> Result<()> {
+fn answer(context: &Context, arguments: &Arguments, plan: &Plan, choices: &Choices) -> Result<()> {
+    if arguments.collectives {
+        let table = Table::new(choices, plan);
+        return if context.is_json() { print::json(&table) } else { print::text(&table.text()) };
+    }
     let report = plan.report();
     if context.is_json() { print::json(&report) } else { print::text(&report.to_string()) }
 }

@@ -85,6 +85,149 @@ fn a_clusters_plan_is_json_too_and_the_same_on_every_call() {
     assert_eq!(between(&uneven, 0, 4), 1250);
 }
 
+/// A table of `iccl plan --collectives`.
+fn collectives(cluster: &Path, arguments: &[&str]) -> serde_json::Value {
+    let mut all = vec!["plan", "--collectives", "--json", "--cluster", text(cluster)];
+    all.extend(arguments);
+    let ran = run_to_end(&mut iccl(&all));
+    assert_eq!(ran.code(), Some(0), "{}", ran.all());
+    ran.json()
+}
+
+/// The way of a combination at the `at`-th size; it is in one row.
+fn way<'a>(
+    table: &'a serde_json::Value,
+    collective: &str,
+    dtype: &str,
+    op: &str,
+    at: usize,
+) -> &'a serde_json::Value {
+    let has = |row: &serde_json::Value, key: &str, word: &str| {
+        let list = row[key].as_array().expect("a list");
+        list.iter().any(|one| one == word) || (word.is_empty() && list.is_empty())
+    };
+    let mut rows = table["rows"].as_array().expect("rows").iter().filter(|row| {
+        has(row, "collectives", collective) && has(row, "dtypes", dtype) && has(row, "ops", op)
+    });
+    let row = rows.next().unwrap_or_else(|| panic!("{collective} {dtype} {op}"));
+    assert!(rows.next().is_none(), "{collective} {dtype} {op} is in several rows");
+    &row["at"][at]
+}
+
+/// One maker: who does what at which size, why the library does not, and how long it should take. The
+/// table itself is kept but for the times, which come from the transports' plugins.
+#[test]
+fn who_does_which_collective_is_shown_for_cards_that_are_not_here() {
+    let cluster = file("two-nodes-nvidia.toml");
+    let shown = run_to_end(&mut iccl(&["plan", "--collectives", "--cluster", text(&cluster)]));
+    assert_eq!(shown.code(), Some(0), "{}", shown.all());
+    let mut lines = shown.out.lines();
+    lines.next();
+    // Every line has its columns where the heads are.
+    let heads = lines.next().expect("heads");
+    for head in ["types", "operations", "8 B", "64 KiB", "16 MiB", "who does it", "why no native"] {
+        let column = heads.find(head).unwrap_or_else(|| panic!("{head} in {heads}"));
+        for line in shown.out.lines().skip(2).filter(|line| line.len() > column) {
+            assert_eq!(line.as_bytes()[column - 1], b' ', "{head}: {line}");
+        }
+    }
+    let no_times = |line: &str| {
+        let words = line.split_whitespace();
+        let is_time =
+            |word: &str| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.');
+        let kept: Vec<&str> = words.map(|word| if is_time(word) { "TIME" } else { word }).collect();
+        kept.join(" ")
+    };
+    let kept: Vec<String> = shown.out.lines().map(no_times).collect();
+    golden("two-nodes-nvidia.collectives.txt", &(kept.join("\n") + "\n"));
+
+    let table = collectives(&cluster, &[]);
+    assert_eq!(
+        (&table["schema"], &table["ranks"], &table["staged"]),
+        (&1.into(), &4.into(), &true.into())
+    );
+    assert_eq!(table["sizes_bytes"], serde_json::json!([8, 65536, 16 << 20]));
+    let sum = way(&table, "all_reduce", "f32", "sum", 2);
+    assert_eq!(sum["algorithm"], "native");
+    assert_eq!(sum["native"][0]["library"], "NCCL");
+    assert_eq!((&sum["not_native"], &sum["iccl"]), (&().into(), &serde_json::json!([])));
+    let small = way(&table, "all_reduce", "f32", "sum", 0);
+    assert!(
+        small["not_native"].as_str().is_some_and(|why| why.contains("native: slower")),
+        "{small}"
+    );
+    assert!(small["native_ns"][0].as_u64() > small["expected_ns"][1].as_u64(), "{small}");
+    let max = way(&table, "all_reduce", "f32", "max", 2);
+    assert!(
+        max["not_native"].as_str().is_some_and(|why| why.contains("NCCL does not offer it")),
+        "{max}"
+    );
+    assert_eq!(max["iccl"], serde_json::json!(["moves", "combines"]));
+    // What NCCL has no type for moves as bytes; what it cannot multiply is multiplied before.
+    let moved = way(&table, "all_gather", "i16", "", 2);
+    assert_eq!(moved["algorithm"], "native", "{moved}");
+    let scaled = way(&table, "all_reduce", "f32", "premulsum", 2);
+    assert_eq!(
+        (&scaled["native"][0]["op"], &scaled["iccl"]),
+        (&"sum".into(), &serde_json::json!(["multiplies"]))
+    );
+
+    // It is the runtime's own choice, so settings change it.
+    let forced = collectives(&cluster, &["--set", "algorithm.all_reduce=ring"]);
+    assert_eq!(way(&forced, "all_reduce", "f32", "sum", 2)["algorithm"], "ring");
+    let refused = way(&forced, "all_reduce", "f32", "avg", 2);
+    assert!(refused["refused"].as_str().is_some_and(|why| why.contains("ring")), "{refused}");
+    let without = collectives(&cluster, &["--set", "device.native=false"]);
+    assert_ne!(way(&without, "all_reduce", "f32", "sum", 2)["algorithm"], "native");
+}
+
+/// Several makers, and a library that the file names.
+#[test]
+fn islands_of_cards_that_are_not_here_are_planned() {
+    let plan = |cluster: &Path| {
+        let ran = run_to_end(&mut iccl(&["plan", "--json", "--cluster", text(cluster)]));
+        assert_eq!(ran.code(), Some(0), "{}", ran.all());
+        let islands = ran.json()["islands"].clone();
+        let of = |island: &serde_json::Value| {
+            format!("{} {} {}", island["library"], island["ranks"], island["used"])
+        };
+        islands.as_array().expect("islands").iter().map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        plan(&file("four-vendors.toml")),
+        [
+            "\"NCCL\" [0,1] true",
+            "\"HCCL, A2 with CANN 9\" [2,3] true",
+            "\"CNCL\" [4,5] true",
+            "\"BKCL\" [6,7] true"
+        ]
+    );
+    let folder = tempfile::tempdir().expect("a folder");
+    let cluster = folder.path().join("c.toml");
+    let write = |library: &str| {
+        let node = |name: &str, library: &str| {
+            format!("[[node]]\nname = \"{name}\"\nvendor = \"ascend\"\ncards = 2\n{library}")
+        };
+        let text = node("a", "") + &node("b", &format!("library = \"{library}\"\n"));
+        std::fs::write(&cluster, text).expect("written");
+    };
+    write("HCCL, 310P with CANN 9");
+    assert_eq!(
+        plan(&cluster),
+        ["\"HCCL, A2 with CANN 9\" [0,1] true", "\"HCCL, 310P with CANN 9\" [2,3] true"]
+    );
+    let table = collectives(&cluster, &[]);
+    let bf16 = way(&table, "all_reduce", "bf16", "sum", 2);
+    assert!(bf16["not_native"].as_str().is_some_and(|why| why.contains("2 islands")), "{bf16}");
+    write("none");
+    assert_eq!(plan(&cluster), ["\"HCCL, A2 with CANN 9\" [0,1] true"]);
+    write("HCCL, A2 with CANN 7");
+    let ran = run_to_end(&mut iccl(&["plan", "--cluster", text(&cluster)]));
+    assert_eq!(ran.code(), Some(2), "{}", ran.all());
+    assert!(ran.err.contains("c.toml:9:11: node.library"), "{}", ran.err);
+    assert!(ran.err.contains("did you mean \"HCCL, A2 with CANN"), "{}", ran.err);
+}
+
 #[test]
 fn a_wrong_cluster_file_is_told_by_line_with_what_was_meant() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -214,6 +214,79 @@ fn whole_collectives_go_through_the_library() {
     });
 }
 
+/// What `iccl plan --collectives` tells of a call, against what the call does: the algorithm, and whether
+/// this rank's library is asked.
+#[test]
+fn what_is_told_of_a_call_is_what_it_does() {
+    use Collective::{AllGather, AllReduce, Broadcast, ReduceScatter};
+    use DataType::{Bf16, F8E4M3, F32, I64};
+    let _cards = cards();
+    let calls = [
+        (AllReduce, I64, Some(RedOp::Sum)),
+        (AllReduce, F32, Some(RedOp::Avg)),
+        (AllReduce, F32, Some(RedOp::Max)),
+        (AllReduce, Bf16, Some(RedOp::Sum)),
+        (ReduceScatter, I64, Some(RedOp::Min)),
+        (AllGather, F8E4M3, None),
+        (Broadcast, F32, None),
+    ];
+    for layout in ["nn", "nnh"] {
+        let used = job(layout).run(|communicator| {
+            let (choices, counters) = (communicator.choices(), communicator.counters());
+            let (device, stream) = (communicator.device(), communicator.stream());
+            let island = communicator
+                .plan()
+                .islands()
+                .iter()
+                .find(|island| island.is_used() && island.ranks.contains(&communicator.rank()));
+            let mut used = Vec::new();
+            for (collective, dtype, op) in calls {
+                for bytes in [8_u64, 64 << 10, 3 << 20] {
+                    let told = choices.of(collective, dtype, op, bytes).expect("a way");
+                    let before = (
+                        counters.operations(),
+                        counters.operations_by(told.choice.algorithm),
+                        counters.native_calls(),
+                    );
+                    let elements = bytes / dtype.size_bytes() as u64;
+                    let block = (elements / u64::from(communicator.ranks())).max(1);
+                    let buffer = || device.allocate::<u8>(bytes as usize + 32).expect("memory");
+                    let (send, receive) = (buffer(), buffer());
+                    let op = op.unwrap_or(RedOp::Sum);
+                    match collective {
+                        AllReduce => {
+                            communicator.all_reduce(&send, &receive, elements, dtype, op, stream)
+                        }
+                        ReduceScatter => {
+                            communicator.reduce_scatter(&send, &receive, block, dtype, op, stream)
+                        }
+                        AllGather => communicator.all_gather(&send, &receive, block, dtype, stream),
+                        _ => {
+                            let send = Some(&send);
+                            communicator.broadcast(send, &receive, elements, dtype, 0, stream)
+                        }
+                    }
+                    .and_then(|handle| handle.wait())
+                    .unwrap_or_else(|error| panic!("{collective} {dtype} {op} {bytes}: {error}"));
+                    let algorithm = told.choice.algorithm;
+                    let what = format!("{layout}: {collective} {dtype} {op} {bytes}: {told:?}");
+                    assert_eq!(counters.operations(), before.0 + 1, "{what}");
+                    assert_eq!(counters.operations_by(algorithm), before.1 + 1, "{what}");
+                    let asked = island.is_some_and(|island| {
+                        told.native.iter().any(|(library, _)| *library == island.library)
+                    });
+                    assert_eq!(counters.native_calls() > before.2, asked, "{what}");
+                    used.push(algorithm);
+                }
+            }
+            used
+        });
+        // The sample has both: what a library does, and what iccl fills in.
+        let is_native = |one: &Algorithm| one.facts().needs_islands;
+        assert!(used[0].iter().any(is_native) && !used[0].iter().all(is_native), "{used:?}");
+    }
+}
+
 /// B011: by default, what NCCL would round at every step goes another way, and it is told why.
 #[test]
 fn b011_narrow_sums_do_not_go_through_a_library_that_rounds_them() {

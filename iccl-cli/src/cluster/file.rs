@@ -8,7 +8,7 @@ use iccl_runtime::config::{nearest, parse_bandwidth};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{Cluster, Nic, Node, Order, Seat, VENDORS};
+use super::{Cluster, NO_LIBRARY, Nic, Node, Order, Seat, VENDORS, known};
 use crate::failure::{Failure, Result};
 
 /// No cluster file is longer.
@@ -206,8 +206,8 @@ impl Reader<'_> {
 
     /// A node, and where its name stands.
     fn node(&mut self, item: &Value, table: &DeTable) -> Option<(usize, Node)> {
-        let keys = ["name", "vendor", "cards", "nics", "sdk"];
-        let [name, vendor, cards, nics, sdk] = self.known(table, " in [[node]]", keys);
+        let keys = ["name", "vendor", "cards", "nics", "sdk", "library"];
+        let [name, vendor, cards, nics, sdk, library] = self.known(table, " in [[node]]", keys);
         let at = item.span().start;
         let needed = |reader: &mut Self, key: &str, value: Option<&Value>| {
             if value.is_none() {
@@ -225,7 +225,26 @@ impl Reader<'_> {
             None => vendor.clone(),
             Some(value) => self.name("node.sdk", value, LONGEST_NODE_NAME),
         };
-        Some((name_at, Node { name: name?, vendor: vendor?, sdk: sdk?, cards: cards?, nics }))
+        let library = match (library, &vendor) {
+            (Some(value), Some(vendor)) => Some(self.library(value, vendor)?),
+            _ => None,
+        };
+        let (name, vendor, sdk, cards) = (name?, vendor?, sdk?, cards?);
+        Some((name_at, Node { name, vendor, sdk, library, cards, nics }))
+    }
+
+    fn library(&mut self, value: &Value, vendor: &str) -> Option<String> {
+        let found = value.get_ref().as_str().unwrap_or_default();
+        let known: Vec<String> = known::libraries(vendor).into_iter().map(|one| one.id).collect();
+        let names = || known.iter().map(String::as_str).chain([NO_LIBRARY]);
+        if names().any(|name| name == found) {
+            return Some(found.to_owned());
+        }
+        let near = nearest(found, names())
+            .map_or_else(String::new, |near| format!("; did you mean \"{near}\"?"));
+        let names: Vec<String> = names().map(|name| format!("\"{name}\"")).collect();
+        self.refuse("node.library", value, &format!("one of {}{near}", names.join(", ")));
+        None
     }
 
     fn name(&mut self, key: &str, value: &Value, longest: usize) -> Option<String> {

@@ -1,11 +1,12 @@
 //! Clusters that are described in a file: planned without devices, or played by this machine with
 //! simulated SDKs.
 //!
-//! [`file`](mod@file) reads them, [`start`] makes what their ranks need, in a [`folder`] of
+//! [`file`](mod@file) reads them, [`known`] has what their libraries can do, [`start`] makes what their ranks need, in a [`folder`] of
 //! their own, [`network`] gives each node a network namespace. Which makers there are is one list here; nothing else knows them by name.
 
 mod file;
 mod folder;
+mod known;
 pub(crate) mod network;
 mod start;
 
@@ -13,7 +14,7 @@ pub(crate) use start::ClusterArguments;
 
 use std::path::Path;
 
-use iccl_runtime::comm::{DryCard, DryRank};
+use iccl_runtime::comm::{DryCard, DryLibrary, DryRank};
 
 use crate::failure::Result;
 
@@ -22,6 +23,9 @@ pub(crate) const VENDORS: &[&str] = &["host", "nvidia", "ascend", "cambricon", "
 
 /// The vendor whose nodes have no cards: ranks work on the host's memory.
 pub(crate) const HOST: &str = "host";
+
+/// The native library of a node that has none.
+pub(crate) const NO_LIBRARY: &str = "none";
 
 /// Which host a simulated SDK plays; every rank of a cluster that this command started has it.
 pub(crate) const SIMULATED_HOST: &str = "ICCL_SIM_HOST";
@@ -42,6 +46,8 @@ pub(crate) struct Node {
     pub(crate) vendor: String,
     /// The simulated SDK, where a maker has several.
     pub(crate) sdk: String,
+    /// Its native library in a plan, by its name in `docs/vendors.md`, or [`NO_LIBRARY`].
+    pub(crate) library: Option<String>,
     pub(crate) cards: u32,
     pub(crate) nics: Vec<Nic>,
 }
@@ -109,7 +115,11 @@ impl Cluster {
             let node = &self.nodes[seat.node];
             DryRank {
                 host: Some(node.name.clone()),
-                card: Some(DryCard { vendor: node.vendor.clone(), index: seat.card }),
+                card: Some(DryCard {
+                    vendor: node.vendor.clone(),
+                    index: seat.card,
+                    library: node.dry_library(),
+                }),
                 network_bytes_per_us: node.network().map(|nic| {
                     u32::try_from(nic.bytes_per_second / 1_000_000).unwrap_or(u32::MAX).max(1)
                 }),
@@ -130,6 +140,15 @@ impl Cluster {
 }
 
 impl Node {
+    /// What a plan takes for its native library.
+    fn dry_library(&self) -> DryLibrary {
+        let mut known = known::libraries(&self.vendor).into_iter();
+        match self.library.as_deref() {
+            None => DryLibrary::Found { or_else: known.next() },
+            Some(name) => DryLibrary::Given(known.find(|one| one.id == name)),
+        }
+    }
+
     /// The NIC that the ranks use: the fastest, the first of equals.
     pub(crate) fn network(&self) -> Option<&Nic> {
         self.nics.iter().rev().max_by_key(|nic| nic.bytes_per_second)
@@ -142,7 +161,14 @@ mod tests {
 
     pub(crate) fn node(name: &str, cards: u32) -> Node {
         let vendor = "nvidia".to_owned();
-        Node { name: name.to_owned(), sdk: vendor.clone(), vendor, cards, nics: Vec::new() }
+        Node {
+            name: name.to_owned(),
+            sdk: vendor.clone(),
+            vendor,
+            library: None,
+            cards,
+            nics: Vec::new(),
+        }
     }
 
     #[test]

@@ -231,6 +231,7 @@ mod tests {
             name: "a".to_owned(),
             vendor: "host".to_owned(),
             sdk: "host".to_owned(),
+            library: None,
             cards: 1,
             nics: vec![nic],
         };

@@ -9,7 +9,8 @@ use iccl_plugin_api::Collective;
 use crate::config::{Accumulate, AlgorithmChoice, Config, nearest};
 use crate::plan::Plan;
 use crate::schedule::{
-    Algorithm, Choice, CostModel, Island, Islands, NativeRules, Request, candidates, select,
+    Algorithm, Choice, CostModel, Island, Islands, NativeRules, Request, Schedule, candidates,
+    compile, select,
 };
 use crate::{Error, ErrorKind, Result};
 
@@ -75,6 +76,29 @@ impl Algorithms {
             .and_then(Algorithm::from_name);
         select(request, forced, self.deterministic, &self.model)
     }
+
+    /// Chooses the algorithm of a request, and compiles it: the one way from a call to its steps. The
+    /// request is what was compiled then.
+    pub(super) fn compile(&self, request: &mut Request) -> Result<(Choice, Schedule)> {
+        check_reduction(request)?;
+        let choice = self.choose(request)?;
+        request.algorithm = choice.algorithm;
+        request.islands = self.islands();
+        let schedule = compile(request)?;
+        Ok((choice, schedule))
+    }
+}
+
+fn check_reduction(request: &Request) -> Result<()> {
+    let Request { collective, dtype, op, .. } = request;
+    if collective.reduces() && !iccl_kernels::supports(*dtype, *op) {
+        return Err(Error::new(
+            ErrorKind::NotSupported,
+            format!("{collective}: {dtype} cannot be reduced with {op}"),
+        )
+        .with_hint("bitwise operations are for integers"));
+    }
+    Ok(())
 }
 
 /// The islands whose libraries are used, or nothing if none is.

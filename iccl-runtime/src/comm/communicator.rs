@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 use super::algorithms::Algorithms;
 use super::buffer::Buffer;
 use super::call::{Call, Operand, Operands};
+use super::choices::Choices;
 use super::control::Control;
 use super::device::Device;
 use super::group::{self, Checked};
@@ -25,7 +26,7 @@ use crate::engine::envelope::{Fingerprint, Lane, Purpose};
 use crate::engine::{Engine, OperationRequest, Program};
 use crate::lock::lock;
 use crate::plan::Plan;
-use crate::schedule::{Request, compile};
+use crate::schedule::Request;
 use crate::{Error, ErrorKind, Result};
 
 /// Compiled calls kept for repetition; when there are more, all are forgotten.
@@ -177,6 +178,11 @@ impl Communicator {
         count: u64,
     ) -> Result<crate::schedule::Choice> {
         self.algorithms.choose(&self.request(collective, dtype, op, count, 0, false))
+    }
+
+    /// Which algorithms carry which calls, and who does what: the same on all ranks.
+    pub fn choices(&self) -> Choices {
+        Choices::new(self.algorithms.clone(), &self.plan, self.chunk_bytes)
     }
 
     /// The error that ended the communicator, if it has ended. Does not block.
@@ -365,28 +371,14 @@ impl Communicator {
             return Ok(Arc::clone(program));
         }
         let key = request.clone();
-        self.check_reduction(request)?;
-        request.algorithm = self.algorithms.choose(request)?.algorithm;
-        request.islands = self.algorithms.islands();
-        let program = Arc::new(Program::new(compile(request)?));
+        let (_, schedule) = self.algorithms.compile(request)?;
+        let program = Arc::new(Program::new(schedule));
         self.engine.prepare(&program)?;
         if programs.len() >= KEPT_PROGRAMS {
             programs.clear();
         }
         programs.insert(key, Arc::clone(&program));
         Ok(program)
-    }
-
-    fn check_reduction(&self, request: &Request) -> Result<()> {
-        let Request { collective, dtype, op, .. } = request;
-        if collective.reduces() && !iccl_kernels::supports(*dtype, *op) {
-            return Err(Error::new(
-                ErrorKind::NotSupported,
-                format!("{collective}: {dtype} cannot be reduced with {op} on {}", self.device),
-            )
-            .with_hint("bitwise operations are for integers"));
-        }
-        Ok(())
     }
 
     /// What all ranks must have asked; the number comes later.

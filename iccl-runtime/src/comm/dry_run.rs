@@ -2,12 +2,14 @@
 
 use iccl_plugin_api::MemoryKind;
 
+use super::algorithms::Algorithms;
+use super::choices::Choices;
 use super::describe::describe;
 use super::native;
 use super::runtime::Runtime;
 use crate::Result;
 use crate::plan::{Evidence, Plan, plan};
-use crate::topology::{DeviceFacts, HostIdentity, RankDescriptor, reach};
+use crate::topology::{DeviceFacts, HostIdentity, NativeLibrary, RankDescriptor, reach};
 
 /// The plugin of devices that are the host's own memory.
 const HOST: &str = "host";
@@ -30,6 +32,20 @@ pub struct DryCard {
     pub vendor: String,
     /// Its index on its host.
     pub index: u32,
+    /// Its maker's library of collectives.
+    pub library: DryLibrary,
+}
+
+/// The native library of a card that is not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DryLibrary {
+    /// The one that the maker's plugin has found in this process; if it has found none, this.
+    Found {
+        /// What is taken for it then.
+        or_else: Option<NativeLibrary>,
+    },
+    /// This one or none, whatever is in this process.
+    Given(Option<NativeLibrary>),
 }
 
 impl Runtime {
@@ -75,6 +91,16 @@ impl Runtime {
         Ok(plan(&descriptors, &settings, &Evidence::default())?)
     }
 
+    /// Which algorithms would carry which calls among the ranks of a plan, by this process's settings.
+    ///
+    /// # Errors
+    /// `InvalidConfig` for an algorithm that there is not.
+    pub fn choices(&self, plan: &Plan) -> Result<Choices> {
+        let config = &self.inner.config;
+        let algorithms = Algorithms::new(config, plan)?;
+        Ok(Choices::new(algorithms, plan, config.engine.chunk_bytes))
+    }
+
     /// Puts what the rank says of itself in the place of what this process is.
     fn adapt(&self, descriptor: &mut RankDescriptor, rank: &DryRank) {
         if let Some(card) = &rank.card {
@@ -94,9 +120,13 @@ impl Runtime {
                 later_fields: Vec::new(),
             };
             descriptor.host.numa_node = None;
-            // Not that of this process's device, but of the card's maker, where its plugin is here.
+            // Not that of this process's device, but of the card's maker.
             let may = self.inner.config.device.native && card.vendor != HOST;
-            let library = native::library_of(&self.inner.plugins, &card.vendor);
+            let found = || native::library_of(&self.inner.plugins, &card.vendor);
+            let library = match &card.library {
+                DryLibrary::Found { or_else } => found().or_else(|| or_else.clone()),
+                DryLibrary::Given(library) => library.clone(),
+            };
             descriptor.native_library = library.filter(|_| may);
         }
         if let Some(network) = rank.network_bytes_per_us {

@@ -159,6 +159,7 @@ mod tests {
             name: name.to_string(),
             vendor: "nvidia".to_owned(),
             sdk: "nvidia".to_owned(),
+            library: None,
             cards: 2,
             nics: Vec::new(),
         };
