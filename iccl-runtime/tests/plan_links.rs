@@ -338,7 +338,7 @@ fn gdr_is_judged_per_side() {
 
     // Registration fails on one card: its links are staged on its side, nothing goes to TCP.
     let mut evidence = Evidence::default();
-    evidence.add_rank(1, RankFact::RegisterFailed { transport: "rdma".to_owned(), errno: 14 });
+    evidence.add_rank(1, RankFact::register_failed("rdma", 14, ""));
     let plan2 = plan(&ranks, &PlanConfig::default(), &evidence).unwrap();
     assert_eq!(sides(&plan2, 0, 1), (Tier::Staged, Access::Direct, Access::Staged));
     assert_eq!(sides(&plan2, 1, 3), (Tier::Staged, Access::Staged, Access::Direct));
@@ -346,11 +346,11 @@ fn gdr_is_judged_per_side() {
     assert_eq!(sides(&plan2, 0, 2), sides(&plan1, 0, 2));
     let reason = "direct over rdma: register-failed(dst, EFAULT)".to_owned();
     assert!(why_not(&plan2, 0, 1).contains(&reason));
-    assert_eq!(plan2.warnings(), ["rdma: registering device memory failed on rank 1"]);
+    assert_eq!(plan2.warnings(), ["rdma: registering device memory failed (EFAULT) on rank 1"]);
 
     // And on the other: which of the two is decided first must not matter.
     let mut evidence = Evidence::default();
-    evidence.add_rank(0, RankFact::RegisterFailed { transport: "rdma".to_owned(), errno: 12 });
+    evidence.add_rank(0, RankFact::register_failed("rdma", 12, ""));
     let plan3 = plan(&ranks, &PlanConfig::default(), &evidence).unwrap();
     assert_eq!(sides(&plan3, 0, 1), (Tier::Staged, Access::Staged, Access::Direct));
     let reason = "direct over rdma: register-failed(src, ENOMEM)".to_owned();

@@ -67,8 +67,7 @@ fn evidence(world_size: u32, links: &[(u32, u32)], ranks: &[u32]) -> Evidence {
         }
     }
     for rank in ranks {
-        let transport = "rdma".to_owned();
-        evidence.add_rank(rank % world_size, RankFact::RegisterFailed { transport, errno: 14 });
+        evidence.add_rank(rank % world_size, RankFact::register_failed("rdma", 14, ""));
     }
     evidence
 }
@@ -356,9 +355,9 @@ fn a_plan_for_100_000_ranks_holds_a_handful_of_decisions() {
             descriptor
         })
         .collect();
-    let (transport, errno) = ("rdma".to_owned(), 14);
+    let errno = 14;
     let mut evidence = Evidence::default();
-    evidence.add_rank(77_777, RankFact::RegisterFailed { transport, errno });
+    evidence.add_rank(77_777, RankFact::register_failed("rdma", errno, ""));
     evidence.add_link(8, 9, LinkFact::attach_failed("shm", errno, ""));
     let config = with_rules([rule(RuleAction::Forbid, Tier::Direct, "host:node-5", "*")]);
     let plan = made(&ranks, &config, &evidence);

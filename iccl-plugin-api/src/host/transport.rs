@@ -308,7 +308,7 @@ impl OpenDomain {
     /// The region is memory as its fields say, and stays so until `deregister` of the key.
     ///
     /// # Errors
-    /// What the plugin says; `NotSupported` if it has no such function.
+    /// What the plugin says; `NotSupported` if it has no such function; `Internal` for the key 0.
     pub unsafe fn register(&mut self, region: &MemoryRegion) -> Result<u64, CallError> {
         let mut key = 0;
         let size = size_of::<MemoryRegion>() as u64;
@@ -319,6 +319,9 @@ impl OpenDomain {
             register_region(self.handle, region, size, &raw mut key)
         );
         must_be_done("transport.register_region", answer)?;
+        if key == 0 {
+            return Err(CallError::rules("transport.register_region", "answered the key 0"));
+        }
         Ok(key)
     }
 

@@ -1,15 +1,18 @@
 //! Tries, before the plan is final, what only trying can tell: whether two ranks that say they are on
-//! one host can really share memory. (Containers with the same boot id may not.)
+//! one host can really share memory (containers with the same boot id may not), and whether NICs take
+//! memory of this rank's card.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use iccl_plugin_api::MemoryKind;
 use iccl_plugin_api::sdk::{ChannelRequest, Progress};
 
+use super::device::Device;
 use crate::engine::domain::Domain;
 use crate::engine::envelope::Lane;
-use crate::plan::{Evidence, LinkFact, Plan, Tier};
+use crate::plan::{Evidence, LinkFact, Plan, RankFact, RegionForm, Tier};
 use crate::topology::RankDescriptor;
 use crate::{Error, ErrorKind, Result};
 
@@ -93,19 +96,55 @@ pub(super) fn attach(
     Ok((attached, evidence))
 }
 
+/// Registers a piece of the card's memory with each transport that asks for it, and takes it back. Says which
+/// took it in which form, and why others did not. A card that gives its memory to no NIC has said so already.
+pub(super) fn register(
+    rank: u32,
+    device: &Device,
+    descriptors: &[RankDescriptor],
+    domains: &mut [Box<dyn Domain>],
+) -> Evidence {
+    let mut evidence = Evidence::default();
+    let own = descriptors.iter().find(|descriptor| descriptor.rank == rank);
+    for domain in domains.iter_mut().filter(|domain| domain.registers()) {
+        let name = domain.name().to_owned();
+        let facts = own.and_then(|own| own.transport(&name));
+        if facts.is_none_or(|facts| facts.memory_kinds & MemoryKind::Device.mask() == 0) {
+            continue;
+        }
+        let fact = match device.try_region(&mut **domain) {
+            None => continue,
+            Some(Ok(bit)) => RegionForm::from_bit(bit).map_or_else(
+                || RankFact::register_failed(&name, 0, "a form that this iccl does not know"),
+                |form| RankFact::Registered { transport: name.clone(), form },
+            ),
+            Some(Err(error)) => {
+                tracing::debug!(rank, transport = name, %error, "the card's memory is not for its NIC");
+                let (errno, words) = said(&error, "transport.");
+                RankFact::register_failed(&name, errno, words)
+            }
+        };
+        evidence.add_rank(rank, fact);
+    }
+    evidence
+}
+
 /// What the transport said of an attempt that failed, for the plan's reasons.
 fn attach_failed(transport: &str, error: &Error) -> LinkFact {
-    let said = |name| error.context().find(|(key, _)| *key == name).map(|(_, value)| value);
-    let errno = said("code").and_then(|code| code.parse().ok()).unwrap_or(0);
-    let words = match (said("plugin"), said("call")) {
-        (Some(plugin), Some(call)) => {
-            let before = format!("plugin {plugin}: {call}: ");
-            error.message().strip_prefix(&before).unwrap_or(error.message())
-        }
-        _ => error.message(),
-    };
+    let (errno, words) = said(error, "");
     // The code has said so.
     LinkFact::attach_failed(transport, errno, &words.replace("attach failed: ", ""))
+}
+
+/// The system's error number, as those give it whose calls begin so, or 0; and the plugin's own words.
+fn said<'a>(error: &'a Error, calls: &str) -> (i32, &'a str) {
+    let said = |name| error.context().find(|(key, _)| *key == name).map(|(_, value)| value);
+    let (plugin, call) = (said("plugin"), said("call"));
+    let code = said("code").filter(|_| call.is_none_or(|call| call.starts_with(calls)));
+    let words = plugin.zip(call).and_then(|(plugin, call)| {
+        error.message().strip_prefix(&format!("plugin {plugin}: {call}: "))
+    });
+    (code.and_then(|code| code.parse().ok()).unwrap_or(0), words.unwrap_or(error.message()))
 }
 
 /// Answers those who dial, without waiting.

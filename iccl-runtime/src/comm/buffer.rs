@@ -3,12 +3,13 @@
 use std::any::Any;
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use iccl_plugin_api::MemoryKind;
 
-use super::device::Device;
+use super::device::{Device, End};
 use super::element::{Element, bytes_of, bytes_of_mut};
-use crate::engine::ForkGuard;
+use crate::engine::{Allocation, ForkGuard};
 use crate::{Error, ErrorKind, Result};
 
 /// Memory of a device. Cheap to clone: clones are the same memory, which is freed with the last of
@@ -26,16 +27,24 @@ pub struct Buffer {
 pub(super) struct Memory {
     device: Device,
     pointer: *mut c_void,
+    bytes: u64,
+    /// A number that no other memory has or had.
+    number: u64,
     owner: Owner,
     fork: ForkGuard,
 }
+
+/// The number of the next memory.
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
 
 /// Who frees the memory.
 enum Owner {
     /// The device, when the last buffer is gone.
     Device,
     /// The application; what it gave along is dropped when the last buffer is gone.
-    Application { _keep: Box<dyn Any + Send + Sync> },
+    Application(Box<dyn Any + Send + Sync>),
+    /// Nobody any more.
+    Nobody,
 }
 
 // SAFETY: the memory is only reached through the device's copies and the engine; the pointer itself
@@ -50,26 +59,41 @@ impl std::fmt::Debug for Buffer {
     }
 }
 
+impl Memory {
+    fn new(device: &Device, pointer: *mut c_void, bytes: u64, owner: Owner) -> Arc<Self> {
+        let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
+        let (device, fork) = (device.clone(), ForkGuard::new());
+        Arc::new(Self { device, pointer, bytes, number, owner, fork })
+    }
+
+    /// What the engine is told of it.
+    pub(super) fn allocation(&self) -> Allocation {
+        let begin = self.pointer.expose_provenance();
+        Allocation { number: self.number, begin, bytes: self.bytes }
+    }
+}
+
 impl Drop for Memory {
     fn drop(&mut self) {
         // In a child of a fork the device is left alone.
-        if matches!(self.owner, Owner::Application { .. }) || self.fork.check().is_err() {
+        if self.fork.check().is_err() {
             return;
         }
-        // SAFETY: allocated in `uninitialised`, freed once, and nothing uses it: operations keep it.
-        unsafe { self.device.inner.free(self.pointer) };
+        let end = match std::mem::replace(&mut self.owner, Owner::Nobody) {
+            Owner::Device => End::Free(self.pointer),
+            Owner::Application(keep) => End::LetGo(keep),
+            Owner::Nobody => return,
+        };
+        // SAFETY: what is freed was allocated in `uninitialised`, is freed once, and nothing uses it:
+        // operations keep it.
+        unsafe { self.device.inner.end_memory(self.number, end) };
     }
 }
 
 impl Buffer {
     pub(super) fn uninitialised(device: &Device, bytes: u64) -> Result<Self> {
         let pointer = device.inner.allocate(bytes.max(1), MemoryKind::Device)?;
-        let memory = Arc::new(Memory {
-            device: device.clone(),
-            pointer,
-            owner: Owner::Device,
-            fork: ForkGuard::new(),
-        });
+        let memory = Memory::new(device, pointer, bytes.max(1), Owner::Device);
         Ok(Self { memory, offset: 0, bytes })
     }
 
@@ -80,9 +104,7 @@ impl Buffer {
         bytes: u64,
         keep: Box<dyn Any + Send + Sync>,
     ) -> Self {
-        let owner = Owner::Application { _keep: keep };
-        let memory =
-            Arc::new(Memory { device: device.clone(), pointer, owner, fork: ForkGuard::new() });
+        let memory = Memory::new(device, pointer, bytes, Owner::Application(keep));
         Self { memory, offset: 0, bytes }
     }
 

@@ -12,7 +12,7 @@ use super::device::Device;
 use super::own_messages;
 use super::reduction::Reduction;
 use super::turns::Turn;
-use crate::engine::Program;
+use crate::engine::{Allocation, Program};
 use crate::engine::envelope::Purpose;
 use crate::schedule::{Block, Counts, Request};
 use crate::{Error, ErrorKind, Result};
@@ -153,16 +153,23 @@ pub(super) struct Operand {
     /// How much is there, where that is known.
     pub(super) bytes: Option<u64>,
     pub(super) keep: Option<Arc<dyn Any + Send + Sync>>,
+    /// What it is part of, if that is known to be told before it is freed.
+    pub(super) allocation: Option<Allocation>,
     /// Whether it is memory of the device, and not of this process.
     pub(super) is_on_device: bool,
 }
 
 impl Operand {
-    pub(super) const NONE: Self =
-        Self { pointer: std::ptr::null_mut(), bytes: Some(0), keep: None, is_on_device: true };
+    pub(super) const NONE: Self = Self {
+        pointer: std::ptr::null_mut(),
+        bytes: Some(0),
+        keep: None,
+        allocation: None,
+        is_on_device: true,
+    };
 
     pub(super) fn raw(pointer: *mut c_void) -> Self {
-        Self { pointer, bytes: None, keep: None, is_on_device: true }
+        Self { pointer, bytes: None, ..Self::NONE }
     }
 
     /// A buffer, which must be of this device.
@@ -178,6 +185,7 @@ impl Operand {
             pointer: buffer.address(),
             bytes: Some(buffer.bytes()),
             keep: Some(keep),
+            allocation: Some(buffer.memory.allocation()),
             is_on_device: true,
         })
     }
@@ -186,7 +194,13 @@ impl Operand {
     pub(super) fn value(value: [u8; 8]) -> Self {
         let keep = Arc::new(value);
         let pointer = Arc::as_ptr(&keep).cast_mut().cast();
-        Self { pointer, bytes: Some(value.len() as u64), keep: Some(keep), is_on_device: false }
+        Self {
+            pointer,
+            bytes: Some(value.len() as u64),
+            keep: Some(keep),
+            allocation: None,
+            is_on_device: false,
+        }
     }
 }
 

@@ -347,6 +347,7 @@ impl Communicator {
                 receive: receive.pointer.cast(),
                 scalar: scalar.pointer.cast_const().cast(),
                 scalar_is_on_device: scalar.is_on_device,
+                allocations: [send.allocation, receive.allocation],
                 keep: [send.keep, receive.keep, scalar.keep].into_iter().flatten().collect(),
                 timeout: self.timeout_of(purpose),
                 ready: false,

@@ -1,6 +1,6 @@
 //! What this rank tells the others about itself.
 
-use iccl_plugin_api::MemoryKind;
+use iccl_plugin_api::{MemoryKind, sdk};
 use semver::Version;
 
 use super::device::Device;
@@ -46,7 +46,7 @@ pub(super) fn describe(
                 abi: (abi.0 as u16, abi.1 as u16),
                 state: TransportState::Active,
                 reach: facts.reach,
-                memory_kinds: facts.memory_kinds,
+                memory_kinds: memory_kinds(device, facts),
                 latency_ns: u32::try_from(facts.latency.as_nanos()).unwrap_or(u32::MAX),
                 bytes_per_us: u32::try_from(facts.bytes_per_us).unwrap_or(u32::MAX),
                 fabrics: Vec::new(),
@@ -94,6 +94,15 @@ pub(super) fn describe(
         transports,
         later_fields: Vec::new(),
     })
+}
+
+/// The memory that a transport works on here: a NIC does not reach that of a card which gives it to none.
+fn memory_kinds(device: &Device, facts: &sdk::TransportFacts) -> u32 {
+    let is_given = device.facts().capabilities.region_forms != 0;
+    if facts.reach & reach::FABRIC == 0 || is_given {
+        return facts.memory_kinds;
+    }
+    facts.memory_kinds & !MemoryKind::Device.mask()
 }
 
 /// A transport that is never opened, described so that the plan can say why it is not used. It is not

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::ffi::c_void;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use iccl_plugin_api::MemoryKind;
@@ -15,7 +15,8 @@ use semver::Version;
 use super::buffer::{Buffer, bytes_of_count};
 use super::element::Element;
 use super::stream::Stream;
-use crate::engine::{CardPool, ForkGuard, PluginCard, is_driving};
+use crate::engine::domain::Domain;
+use crate::engine::{CardPool, CardRegion, Engine, ForkGuard, PluginCard, is_driving};
 use crate::lock::lock;
 use crate::plugins::{Plugin, call_error};
 use crate::{Error, ErrorKind, Result};
@@ -36,11 +37,27 @@ pub(super) struct DeviceInner {
     version: Version,
     facts: DeviceFacts,
     /// Memory that nobody uses and that could not be freed when that became known.
-    leftovers: Mutex<Vec<Leftover>>,
+    leftovers: Mutex<Vec<(u64, End)>>,
+    /// The engines that may have registered memory of it with a NIC.
+    engines: Mutex<Vec<Weak<Engine>>>,
     fork: ForkGuard,
     /// Words that streams waited for and that nobody uses.
     idle_words: Mutex<Vec<Leftover>>,
 }
+
+/// What is to be done when nobody uses some memory any more.
+pub(super) enum End {
+    /// It is given back to the device.
+    Free(*mut c_void),
+    /// Whoever owns it hears of it.
+    LetGo(Box<dyn Any + Send + Sync>),
+}
+
+// SAFETY: only an address here; whoever frees it is the last to use it.
+unsafe impl Send for End {}
+
+/// The least memory that is given to a NIC to try: a page, as most machines have them.
+const LEAST_REGION: u64 = 4096;
 
 struct Leftover(*mut c_void);
 
@@ -66,7 +83,7 @@ impl Device {
         let pinned = (facts.capabilities.host_accessible == 0)
             .then(|| PluginCard::new(&open, plugin, &facts))
             .map(|card| CardPool::new(Arc::new(card), MemoryKind::PinnedHost));
-        let (leftovers, native_is_quarantined) = (Mutex::default(), AtomicBool::new(false));
+        let native_is_quarantined = AtomicBool::new(false);
         Self {
             inner: Arc::new(DeviceInner {
                 open,
@@ -75,7 +92,8 @@ impl Device {
                 plugin,
                 version,
                 facts,
-                leftovers,
+                leftovers: Mutex::default(),
+                engines: Mutex::default(),
                 fork: ForkGuard::new(),
                 idle_words: Mutex::default(),
             }),
@@ -94,6 +112,27 @@ impl Device {
                 .with_hint("set device.backend = \"host\"")
                 .with_source(error)
         })
+    }
+
+    /// Registers a piece of the card's memory with a transport, and takes it back: the form that was taken, or
+    /// why not. `None` where the host reads the device's memory.
+    pub(super) fn try_region(&self, domain: &mut dyn Domain) -> Option<Result<u32>> {
+        let card = self.inner.pinned.as_ref()?.card();
+        let alignment = card.region_alignment().unwrap_or(1).max(LEAST_REGION);
+        // So that there is a piece between two borders, wherever the memory begins.
+        let bytes = 2 * alignment;
+        let piece = match Buffer::uninitialised(self, bytes) {
+            Ok(piece) => piece,
+            Err(error) => return Some(Err(error)),
+        };
+        let begin = piece.address().expose_provenance();
+        // SAFETY: the piece lives until the region has ended.
+        let region = unsafe { CardRegion::new(&**card, domain, &(begin..begin + bytes as usize)) };
+        Some(region.map(|region| {
+            let form = region.form();
+            region.end(&**card, domain);
+            form
+        }))
     }
 
     /// The name of the plugin that drives it.
@@ -189,33 +228,57 @@ impl DeviceInner {
         lock(&self.idle_words).push(Leftover(pointer.cast()));
     }
 
-    /// Frees memory; later, if this thread drives an engine and the card may wait for its streams before it
-    /// frees anything.
+    /// This engine may register memory of the device with a NIC, and is told before it is freed.
+    pub(super) fn add_engine(&self, engine: &Arc<Engine>) {
+        let mut engines = lock(&self.engines);
+        engines.retain(|engine| engine.strong_count() > 0);
+        engines.push(Arc::downgrade(engine));
+    }
+
+    /// Ends memory that nobody uses; later, if this thread drives an engine and the card may wait for its
+    /// streams before it frees anything.
     ///
     /// # Safety
-    /// `pointer` came from `allocate`, is freed once, and nothing uses it.
-    pub(super) unsafe fn free(&self, pointer: *mut c_void) {
+    /// What is freed came from `allocate`, is freed once, and nothing uses it.
+    pub(super) unsafe fn end_memory(&self, number: u64, end: End) {
         if self.pinned.is_some() && is_driving() {
-            lock(&self.leftovers).push(Leftover(pointer));
+            lock(&self.leftovers).push((number, end));
             return;
         }
         self.free_leftovers();
         // SAFETY: the caller promises it.
-        unsafe { self.free_now(pointer) };
+        unsafe { self.end_now(number, end) };
     }
 
     fn free_leftovers(&self) {
         if self.pinned.is_none() || is_driving() || self.fork.check().is_err() {
             return;
         }
-        for Leftover(pointer) in std::mem::take(&mut *lock(&self.leftovers)) {
-            // SAFETY: `free` was called for it, and it is forgotten now.
-            unsafe { self.free_now(pointer) };
+        for (number, end) in std::mem::take(&mut *lock(&self.leftovers)) {
+            // SAFETY: `end_memory` was called for it, and it is forgotten now.
+            unsafe { self.end_now(number, end) };
         }
     }
 
     /// # Safety
-    /// As [`DeviceInner::free`].
+    /// As [`DeviceInner::end_memory`].
+    unsafe fn end_now(&self, number: u64, end: End) {
+        let engines: Vec<_> = lock(&self.engines).iter().filter_map(Weak::upgrade).collect();
+        let is_forgotten = engines.iter().all(|engine| engine.forget(number));
+        if !is_forgotten {
+            let (plugin, index) = (self.plugin, self.open.index());
+            tracing::error!(plugin, index, "a NIC may still know memory: it is never freed");
+            return std::mem::forget(end);
+        }
+        match end {
+            // SAFETY: the caller promises it, and no NIC knows it.
+            End::Free(pointer) => unsafe { self.free_now(pointer) },
+            End::LetGo(keep) => drop(keep),
+        }
+    }
+
+    /// # Safety
+    /// As [`DeviceInner::end_memory`].
     unsafe fn free_now(&self, pointer: *mut c_void) {
         // SAFETY: the caller promises it.
         if let Err(error) = unsafe { self.open.free(pointer) } {

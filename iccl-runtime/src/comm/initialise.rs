@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use iccl_plugin_api::sdk::DomainRequest;
 
 use super::algorithms::Algorithms;
-use super::attach::{Attached, Attempt, attach, progress};
+use super::attach::{self, Attached, Attempt, attach, progress};
 use super::communicator::{Communicator, CommunicatorParts};
 use super::control::Control;
 use super::describe::describe;
@@ -151,6 +151,7 @@ impl<'a> Initialisation<'a> {
             &mut domains,
         )?;
         let mut found = found;
+        found.merge(&attach::register(rank, self.runtime.device()?, &descriptors, &mut domains));
         let native = self.join_native(&first, &mut found, &mut domains)?;
         let evidence = self.exchange_evidence(&found, &mut domains)?;
         let (plan, attached) = if evidence.is_empty() {
@@ -419,6 +420,7 @@ impl<'a> Initialisation<'a> {
             on_failure: Box::new(move |error| teller.tell(id, error)),
         });
         let engine = Arc::new(engine.map_err(give_up)?);
+        device.inner.add_engine(&engine);
         native.into_iter().for_each(Joined::keep);
         control.listen(id, &engine);
         Communicator::new(CommunicatorParts {
@@ -499,6 +501,7 @@ fn wire(
                 domain: place,
                 address: peer.transport(kept[place].name())?.address.clone(),
                 digest: plan.link_digest(rank, peer.rank)?,
+                access: plan.link(rank, peer.rank)?.chosen.src,
                 channel: attached.get(&(peer.rank, index)).copied(),
             })
         })

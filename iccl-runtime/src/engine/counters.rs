@@ -15,6 +15,25 @@ pub struct PeerCounts {
     pub messages_received: u64,
     /// Payload bytes of those.
     pub bytes_received: u64,
+    /// Of the bytes sent, those that a NIC read from the card's memory by itself.
+    pub bytes_sent_direct: u64,
+    /// Of the bytes sent, those that lie on the card and went through pinned memory.
+    pub bytes_sent_staged: u64,
+    /// Of the bytes received, those that a NIC wrote to the card's memory by itself.
+    pub bytes_received_direct: u64,
+    /// Of the bytes received, those that belong on the card and went through pinned memory.
+    pub bytes_received_staged: u64,
+}
+
+/// How the bytes of a message get between their place and the transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Path {
+    /// They lie in the host's memory.
+    Host,
+    /// The NIC reaches the card's memory.
+    Direct,
+    /// From or to the card, through pinned memory.
+    Staged,
 }
 
 /// What was copied between a card and pinned host memory so that transports and the host's kernels could
@@ -72,6 +91,26 @@ struct Peer {
     bytes_sent: AtomicU64,
     messages_received: AtomicU64,
     bytes_received: AtomicU64,
+    sent: Paths,
+    received: Paths,
+}
+
+/// Bytes on the card, by their path.
+#[derive(Debug, Default)]
+struct Paths {
+    direct: AtomicU64,
+    staged: AtomicU64,
+}
+
+impl Paths {
+    fn add(&self, path: Path, bytes: u64) {
+        let counter = match path {
+            Path::Host => return,
+            Path::Direct => &self.direct,
+            Path::Staged => &self.staged,
+        };
+        counter.fetch_add(bytes, Ordering::Relaxed);
+    }
 }
 
 /// The counters of one communicator on one rank.
@@ -97,16 +136,18 @@ impl Counters {
         }
     }
 
-    pub(super) fn sent(&self, peer: u32, bytes: u64) {
+    pub(super) fn sent(&self, peer: u32, bytes: u64, path: Path) {
         let peer = &self.peers[peer as usize];
         peer.messages_sent.fetch_add(1, Ordering::Relaxed);
         peer.bytes_sent.fetch_add(bytes, Ordering::Relaxed);
+        peer.sent.add(path, bytes);
     }
 
-    pub(super) fn received(&self, peer: u32, bytes: u64) {
+    pub(super) fn received(&self, peer: u32, bytes: u64, path: Path) {
         let peer = &self.peers[peer as usize];
         peer.messages_received.fetch_add(1, Ordering::Relaxed);
         peer.bytes_received.fetch_add(bytes, Ordering::Relaxed);
+        peer.received.add(path, bytes);
     }
 
     pub(super) fn copied_to_host(&self, bytes: u64) {
@@ -156,6 +197,10 @@ impl Counters {
             bytes_sent: peer.bytes_sent.load(Ordering::Relaxed),
             messages_received: peer.messages_received.load(Ordering::Relaxed),
             bytes_received: peer.bytes_received.load(Ordering::Relaxed),
+            bytes_sent_direct: peer.sent.direct.load(Ordering::Relaxed),
+            bytes_sent_staged: peer.sent.staged.load(Ordering::Relaxed),
+            bytes_received_direct: peer.received.direct.load(Ordering::Relaxed),
+            bytes_received_staged: peer.received.staged.load(Ordering::Relaxed),
         })
     }
 

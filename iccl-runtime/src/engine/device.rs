@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use iccl_plugin_api::MemoryKind;
 use iccl_plugin_api::sdk::Progress;
+use iccl_plugin_api::tables::MemoryRegion;
 
 use super::fork::ForkGuard;
-use crate::Result;
+use crate::{Error, ErrorKind, Result};
 
 /// A card as the engine uses it. Any thread may call; calls for one stream are made by one thread at a
 /// time.
@@ -50,6 +51,23 @@ pub trait Card: Send + Sync {
     fn event_destroy(&self, event: u64) -> Result<()>;
     fn event_record(&self, event: u64, stream: u64) -> Result<()>;
     fn event_query(&self, event: u64) -> Result<Progress>;
+    /// At which addresses a region for a NIC begins and ends; `None` if it gives its memory to none.
+    fn region_alignment(&self) -> Option<u64> {
+        None
+    }
+    fn export_region(&self, pointer: *mut u8, bytes: u64) -> Result<MemoryRegion> {
+        let text = format!("{}: {bytes} bytes at {pointer:p} are for no NIC", self.name());
+        Err(Error::new(ErrorKind::NotSupported, text))
+    }
+    fn release_region(&self, region: &MemoryRegion) -> Result<()> {
+        let text = format!("{} gave no region {}", self.name(), region.cookie);
+        Err(Error::new(ErrorKind::InvalidArgument, text))
+    }
+    /// Makes what a NIC wrote visible to the card.
+    fn flush(&self, pointer: *mut u8, bytes: u64) -> Result<()> {
+        let _ = (pointer, bytes);
+        Ok(())
+    }
     /// Whether a stream can call the host.
     fn calls_host(&self) -> bool;
     /// # Safety

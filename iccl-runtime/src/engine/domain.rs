@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use iccl_plugin_api::sdk::{ChannelRequest, Envelope, Progress};
-use iccl_plugin_api::tables::{Completion, Segment};
+use iccl_plugin_api::tables::{Completion, MemoryRegion, Segment};
 
-use crate::Result;
+use crate::{Error, ErrorKind, Result};
 
 /// Wakes a sleeping domain from any thread.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
@@ -52,6 +52,19 @@ pub trait Domain: Send {
     fn waker(&self) -> Option<Wake>;
     fn quiesce(&mut self, channel: u64, timeout: Duration) -> Result<()>;
     fn channel_close(&mut self, channel: u64) -> Result<()>;
+    /// Whether it moves bytes by NICs that reach registered memory by themselves.
+    fn registers(&self) -> bool {
+        false
+    }
+    /// # Safety
+    /// The region is memory as its fields say, and stays so until `deregister` of the key.
+    unsafe fn register(&mut self, region: &MemoryRegion) -> Result<u64> {
+        let _ = region;
+        Err(Error::new(ErrorKind::NotSupported, format!("{} registers no memory", self.name())))
+    }
+    fn deregister(&mut self, key: u64) -> Result<()> {
+        Err(Error::new(ErrorKind::NotSupported, format!("{} gave no key {key}", self.name())))
+    }
     /// What one more look may tell about a failed channel, in the transport's own words.
     fn failure(&mut self, channel: u64) -> Option<String> {
         self.channel_state(channel).err().map(|error| error.to_string())

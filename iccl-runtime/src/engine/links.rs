@@ -7,6 +7,7 @@ use iccl_plugin_api::sdk::ChannelRequest;
 
 use super::domain::Domain;
 use super::envelope::Lane;
+use crate::plan::Access;
 use crate::{Error, ErrorKind, Result};
 
 /// How one peer is reached, as the plan decided.
@@ -18,6 +19,8 @@ pub struct Link {
     pub address: Vec<u8>,
     /// What both ends must agree on about this link.
     pub digest: u64,
+    /// Whether the transport works on this rank's buffers where they are.
+    pub access: Access,
     /// The channel for collectives, if it is open already.
     pub channel: Option<u64>,
 }
@@ -77,6 +80,12 @@ impl Links {
         self.open.insert((peer, lane), (link.domain, channel));
         self.peers.insert((link.domain, channel), (peer, lane));
         Ok((link.domain, channel))
+    }
+
+    /// The transport of a link whose NIC reaches this rank's card.
+    pub(super) fn reaches_card(&self, peer: u32) -> Option<usize> {
+        let link = self.decided.get(peer as usize)?.as_ref()?;
+        (link.access == Access::Direct).then_some(link.domain)
     }
 
     /// Who is at the other end of a channel.

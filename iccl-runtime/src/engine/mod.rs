@@ -35,6 +35,7 @@ mod plugin_card;
 mod plugin_domain;
 mod pool;
 mod program;
+mod regions;
 mod run;
 mod scratch;
 mod seat;
@@ -58,6 +59,7 @@ use self::domain::Domain;
 use self::inbox::Inbox;
 use self::links::Links;
 use self::native::Native;
+use self::regions::{Regions, Registered};
 use self::seat::Seat;
 use self::staging::{CardMemory, Staging};
 use self::state::State;
@@ -67,11 +69,12 @@ use crate::{Error, ErrorKind, Result};
 pub use fork::ForkGuard;
 pub use links::Link;
 pub use native::NativeIsland;
-pub use operation::{OnComplete, Operation, OperationRequest};
+pub use operation::{Allocation, OnComplete, Operation, OperationRequest};
 pub use plugin_card::PluginCard;
 pub use plugin_domain::PluginDomain;
 pub use pool::{CardBlock, CardPool};
 pub use program::Program;
+pub use regions::CardRegion;
 
 /// Rounds of a driver that finds nothing, and of one that does, between two looks at the clock.
 const IDLE_ROUNDS_PER_CLOCK: u32 = 16;
@@ -82,6 +85,9 @@ const SPIN: Duration = Duration::from_micros(2);
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 /// The longest wait of a caller while somebody else drives; it is told of what it waits for.
 const LONGEST_STAND_BY: Duration = Duration::from_millis(20);
+
+/// How long a driver may take to notice that memory is to be forgotten.
+const LONGEST_FORGETTING: Duration = Duration::from_secs(10);
 
 /// How an engine behaves.
 #[derive(Clone, Copy, Debug)]
@@ -147,6 +153,11 @@ struct Shared {
     submissions: Inbox<Arc<Operation>>,
     /// Other ranks whose operations ran out of time, and whom they wait for.
     timeouts: Inbox<(u32, Option<u32>, Error)>,
+    /// Allocations that are to be freed.
+    forgets: Inbox<u64>,
+    registered: Arc<Registered>,
+    /// By peer: the NIC of its link reaches this rank's card.
+    reached_by: Vec<bool>,
     failure: OnceLock<Error>,
     on_failure: Box<dyn Fn(&Error) + Send + Sync>,
     /// Operations that were accepted.
@@ -178,17 +189,28 @@ impl Engine {
         let counters = Arc::new(Counters::new(parts.ranks));
         let links = Links::new(parts.rank, std::mem::take(&mut parts.links));
         let domains = std::mem::take(&mut parts.domains);
+        let reached_by = (0..parts.ranks)
+            .map(|peer| links.reaches_card(peer).is_some_and(|domain| domains[domain].registers()))
+            .collect();
+        let registered = Arc::<Registered>::default();
         let memory = parts.pinned.take().map(CardMemory::new);
         let staging = memory
             .clone()
             .map(|memory| Staging::new(memory, &parts.options, &counters))
             .transpose()?;
-        let state = State::new(&parts, links, domains, Arc::clone(&counters), staging);
+        let card = staging.as_ref().map(Staging::card);
+        let registers = domains.iter().any(|domain| domain.registers());
+        let regions = card.filter(|_| registers).map(|card| Regions::new(card, &registered));
+        let on_card = (staging, regions);
+        let state = State::new(&parts, links, domains, Arc::clone(&counters), on_card);
         let shared = Arc::new(Shared {
             rank: parts.rank,
             seat: Seat::new(state, bells),
             submissions: Inbox::new(),
             timeouts: Inbox::new(),
+            forgets: Inbox::new(),
+            registered,
+            reached_by,
             failure: OnceLock::new(),
             on_failure: parts.on_failure,
             submitted: AtomicU64::new(0),
@@ -257,7 +279,30 @@ impl Engine {
     /// What the plugin says.
     pub fn prepare(&self, program: &Program) -> Result<()> {
         let Some(memory) = &self.shared.memory else { return Ok(()) };
-        staging::prepare(program, memory, &self.shared.options)
+        let shared = &self.shared;
+        staging::prepare(program, memory, &shared.options, &shared.reached_by)
+    }
+
+    /// Takes an allocation back from every NIC, before it is freed: no operation uses it any more. Says
+    /// whether that is done; if not, the memory must stay. Waits for whoever drives, so this thread is none of
+    /// those.
+    #[must_use]
+    pub fn forget(&self, allocation: u64) -> bool {
+        let shared = &self.shared;
+        let is_forgotten = || !shared.registered.contains(allocation);
+        if is_forgotten() || shared.fork.check().is_err() {
+            return true;
+        }
+        shared.forgets.put(allocation);
+        shared.seat.tell_news();
+        let deadline = Instant::now() + LONGEST_FORGETTING;
+        while !is_forgotten() {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            shared.help(&is_forgotten, Some(deadline));
+        }
+        true
     }
 
     /// Says that the operation's stream has reached it. Any thread; does not block.
@@ -369,8 +414,11 @@ impl Engine {
         if state.has_operations() {
             self.shared.end_all(&mut state);
         }
-        let State { links, domains, .. } = &mut *state;
+        let State { links, domains, regions, .. } = &mut *state;
         links.close(domains);
+        if let Some(regions) = regions {
+            regions.end(domains);
+        }
         domains.clear();
         state.staging = None;
         if let Some(native) = state.native.take() {
@@ -499,6 +547,14 @@ impl Shared {
 
     fn take_inbox(&self, state: &mut State) {
         self.submissions.empty(|operation| state.admit(operation));
+        let mut has_forgotten = false;
+        self.forgets.empty(|allocation| {
+            has_forgotten = true;
+            state.forget(allocation);
+        });
+        if has_forgotten {
+            self.seat.tell_bystanders();
+        }
         self.timeouts.empty(|(origin, waits_for, told)| state.hear(origin, waits_for, &told));
     }
 

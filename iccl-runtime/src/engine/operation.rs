@@ -14,6 +14,24 @@ use crate::{Error, Result};
 /// Called once when an operation is over.
 pub type OnComplete = Box<dyn FnOnce() + Send>;
 
+/// Memory of a device whose end the engine hears of before it comes: where an operation's buffer lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Allocation {
+    /// A number that no other allocation of the process has or had.
+    pub number: u64,
+    /// Its first byte.
+    pub begin: usize,
+    /// Its length.
+    pub bytes: u64,
+}
+
+impl Allocation {
+    /// From its first address to behind its last.
+    pub fn range(&self) -> std::ops::Range<usize> {
+        self.begin..self.begin.saturating_add(self.bytes as usize)
+    }
+}
+
 /// What the communicator asks the engine to do.
 pub struct OperationRequest {
     /// The compiled schedule.
@@ -31,6 +49,9 @@ pub struct OperationRequest {
     pub scalar: *const u8,
     /// Whether the scalar lies in the device's memory, as the buffers do, and not in the host's.
     pub scalar_is_on_device: bool,
+    /// What the send and the receive buffer are parts of. Without it nobody says when the memory is freed,
+    /// and no NIC is given it.
+    pub allocations: [Option<Allocation>; 2],
     /// What keeps the buffers alive until the operation is over.
     pub keep: Vec<Arc<dyn Any + Send + Sync>>,
     /// How long the operation may take from the moment its stream reached it.
@@ -50,6 +71,7 @@ pub struct Operation {
     pub(super) receive: *mut u8,
     pub(super) scalar: *const u8,
     pub(super) scalar_is_on_device: bool,
+    pub(super) allocations: [Option<Allocation>; 2],
     pub(super) timeout: Duration,
     keep: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
     outcome: Outcome<Error>,
@@ -85,6 +107,7 @@ impl Operation {
             receive: request.receive,
             scalar: request.scalar,
             scalar_is_on_device: request.scalar_is_on_device,
+            allocations: request.allocations,
             timeout: request.timeout,
             keep: Mutex::new(request.keep),
             outcome: Outcome::new(request.ready),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use iccl_plugin_api::MemoryKind;
 use iccl_plugin_api::host::{CallError, OpenDevice};
 use iccl_plugin_api::sdk::{DeviceFacts, Progress};
-use iccl_plugin_api::tables::stream_to_host;
+use iccl_plugin_api::tables::{MemoryRegion, stream_to_host};
 
 use super::device::Card;
 use crate::plugins::call_error;
@@ -20,6 +20,7 @@ pub struct PluginCard {
     plugin: &'static str,
     name: String,
     stream_to_host: u32,
+    region_alignment: Option<u64>,
 }
 
 impl PluginCard {
@@ -27,7 +28,9 @@ impl PluginCard {
     pub fn new(open: &Arc<OpenDevice>, plugin: &'static str, facts: &DeviceFacts) -> Self {
         let name = format!("{plugin}:{} ({})", open.index(), facts.name);
         let stream_to_host = facts.capabilities.stream_to_host;
-        Self { open: Arc::clone(open), plugin, name, stream_to_host }
+        let can = &facts.capabilities;
+        let region_alignment = (can.region_forms != 0).then(|| u64::from(can.region_alignment));
+        Self { open: Arc::clone(open), plugin, name, stream_to_host, region_alignment }
     }
 
     #[cold]
@@ -100,6 +103,22 @@ impl Card for PluginCard {
 
     fn event_query(&self, event: u64) -> Result<Progress> {
         self.named(self.open.event_query(event))
+    }
+
+    fn region_alignment(&self) -> Option<u64> {
+        self.region_alignment
+    }
+
+    fn export_region(&self, pointer: *mut u8, bytes: u64) -> Result<MemoryRegion> {
+        self.named(self.open.export_region(pointer.cast(), bytes))
+    }
+
+    fn release_region(&self, region: &MemoryRegion) -> Result<()> {
+        self.named(self.open.release_region(region))
+    }
+
+    fn flush(&self, pointer: *mut u8, bytes: u64) -> Result<()> {
+        self.named(self.open.flush(pointer.cast(), bytes))
     }
 
     fn calls_host(&self) -> bool {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use iccl_plugin_api::host::{CallError, OpenDomain};
 use iccl_plugin_api::sdk::{ChannelRequest, DomainRequest, Envelope, Progress};
-use iccl_plugin_api::tables::{Completion, Message, Segment};
+use iccl_plugin_api::tables::{Completion, MemoryRegion, Message, Segment, reach};
 
 use super::domain::{Domain, Wake};
 use crate::plugins::{TransportPlugin, call_error};
@@ -25,6 +25,7 @@ pub struct PluginDomain {
     room: Box<[Completion; ROOM]>,
     event_descriptor: RawFd,
     has_wait: bool,
+    registers: bool,
 }
 
 impl PluginDomain {
@@ -44,6 +45,8 @@ impl PluginDomain {
             room: Box::new([Completion::EMPTY; ROOM]),
             event_descriptor,
             has_wait: transport.view().has_wait(),
+            registers: transport.facts().reach & reach::FABRIC != 0
+                && transport.view().has_register(),
         })
     }
 
@@ -155,5 +158,18 @@ impl Domain for PluginDomain {
 
     fn channel_close(&mut self, channel: u64) -> Result<()> {
         self.domain.channel_close(channel).map_err(|error| self.error(error))
+    }
+
+    fn registers(&self) -> bool {
+        self.registers
+    }
+
+    unsafe fn register(&mut self, region: &MemoryRegion) -> Result<u64> {
+        // SAFETY: the caller promises what the plugin asks for.
+        unsafe { self.domain.register(region) }.map_err(|error| self.error(error))
+    }
+
+    fn deregister(&mut self, key: u64) -> Result<()> {
+        self.domain.deregister(key).map_err(|error| self.error(error))
     }
 }

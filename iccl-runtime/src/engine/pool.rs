@@ -12,6 +12,7 @@ use iccl_plugin_api::MemoryKind;
 
 use super::device::Card;
 use super::fork::ForkGuard;
+use super::operation::Allocation;
 use crate::Result;
 use crate::lock::lock;
 
@@ -41,7 +42,12 @@ struct State {
     allocations: u64,
 }
 
-struct Address(*mut u8);
+/// Memory that was allocated.
+struct Address {
+    pointer: *mut u8,
+    /// Others hold it too as long as a NIC knows the memory.
+    mark: Arc<()>,
+}
 
 // SAFETY: only an address here; whoever takes the block uses the memory.
 unsafe impl Send for Address {}
@@ -49,13 +55,10 @@ unsafe impl Send for Address {}
 /// Memory that is in use. Dropping it gives it back: nothing touches it any more then.
 pub struct CardBlock {
     pool: Arc<CardPool>,
-    pointer: *mut u8,
+    address: Address,
     bytes: u64,
     is_shared: bool,
 }
-
-// SAFETY: the block is the only user of its memory.
-unsafe impl Send for CardBlock {}
 
 impl CardPool {
     /// An empty pool.
@@ -81,15 +84,15 @@ impl CardPool {
         let length = block_bytes(bytes);
         let mut state = lock(&self.state);
         let idle = state.idle.get_mut(&length).and_then(Vec::pop);
-        let pointer = if let Some(Address(pointer)) = idle {
+        let address = if let Some(address) = idle {
             state.idle_bytes -= length;
-            pointer
+            address
         } else {
             state.allocations += 1;
             drop(state);
-            self.card.allocate(length, self.kind)?
+            Address { pointer: self.card.allocate(length, self.kind)?, mark: Arc::default() }
         };
-        Ok(CardBlock { pool: Arc::clone(self), pointer, bytes: length, is_shared: false })
+        Ok(CardBlock { pool: Arc::clone(self), address, bytes: length, is_shared: false })
     }
 
     /// A block of at least `bytes` out of the shared part, if no more than `limit` bytes of that are in
@@ -118,7 +121,7 @@ impl CardPool {
         // While these are in use: none of them is too many.
         let surplus = lock(&self.state).surplus();
         drop(blocks);
-        for Address(pointer) in surplus {
+        for Address { pointer, .. } in surplus {
             // SAFETY: it came from `allocate`, and was idle, so nothing uses it.
             unsafe { self.free(pointer) };
         }
@@ -149,20 +152,19 @@ impl CardPool {
 }
 
 impl State {
-    /// Takes out idle blocks until no more than [`KEPT_BYTES`] are left, the longest first.
+    /// Takes out idle blocks until no more than [`KEPT_BYTES`] are left, the longest first. Not those that a
+    /// NIC knows.
     fn surplus(&mut self) -> Vec<Address> {
         let mut surplus = Vec::new();
-        while self.idle_bytes > KEPT_BYTES {
-            let Some(mut longest) = self.idle.last_entry() else { break };
-            let length = *longest.key();
-            match longest.get_mut().pop() {
-                Some(address) => {
-                    self.idle_bytes -= length;
-                    surplus.push(address);
-                }
-                None => drop(longest.remove()),
-            }
+        for (length, blocks) in self.idle.iter_mut().rev() {
+            let idle_bytes = &mut self.idle_bytes;
+            surplus.extend(blocks.extract_if(.., |address| {
+                let is_one = *idle_bytes > KEPT_BYTES && Arc::strong_count(&address.mark) == 1;
+                *idle_bytes -= if is_one { *length } else { 0 };
+                is_one
+            }));
         }
+        self.idle.retain(|_, blocks| !blocks.is_empty());
         surplus
     }
 }
@@ -174,7 +176,7 @@ impl Drop for CardPool {
             return;
         }
         let idle = std::mem::take(&mut lock(&self.state).idle);
-        for Address(pointer) in idle.into_values().flatten() {
+        for Address { pointer, .. } in idle.into_values().flatten() {
             // SAFETY: it came from `allocate`, and is idle: blocks in use keep the pool.
             unsafe { self.free(pointer) };
         }
@@ -184,7 +186,23 @@ impl Drop for CardPool {
 impl CardBlock {
     /// Its first byte; any content.
     pub fn pointer(&self) -> *mut u8 {
-        self.pointer
+        self.address.pointer
+    }
+
+    /// Its length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The block as an allocation, which has its number among the blocks of the pool.
+    pub(super) fn allocation(&self) -> Allocation {
+        let begin = self.pointer().addr();
+        Allocation { number: begin as u64, begin, bytes: self.bytes }
+    }
+
+    /// As long as this is held, the pool does not free the memory.
+    pub(super) fn mark(&self) -> Arc<()> {
+        Arc::clone(&self.address.mark)
     }
 
     /// Counts a block that somebody had a right to as one of the shared part, so that the right can be
@@ -202,7 +220,9 @@ impl Drop for CardBlock {
             state.shared_bytes -= self.bytes;
         }
         state.idle_bytes += self.bytes;
-        state.idle.entry(self.bytes).or_default().push(Address(self.pointer));
+        let Address { pointer, ref mark } = self.address;
+        let address = Address { pointer, mark: Arc::clone(mark) };
+        state.idle.entry(self.bytes).or_default().push(address);
     }
 }
 

@@ -18,11 +18,12 @@ use super::links::Links;
 use super::native::Native;
 use super::operation::Operation;
 use super::program::NO_QUEUE;
+use super::regions::Regions;
 use super::run::{Run, Scratch, scratch_bytes};
 use super::scratch::Pool;
-use super::staging::{StagedRun, Staging};
+use super::staging::{Staged, StagedRun, Staging};
 use super::{EngineOptions, EngineParts};
-use crate::schedule::StepKind;
+use crate::schedule::{Buffer, Slice, StepKind};
 use crate::{Error, ErrorKind, Result};
 
 /// How long a lost connection is kept back before it counts as the peer's fault: the control plane
@@ -71,6 +72,8 @@ pub(super) struct State {
     pub(super) runs: Vec<Run>,
     /// Where buffers lie in a card's memory.
     pub(super) staging: Option<Staging>,
+    /// What of its memory, and of pinned memory, NICs reach.
+    pub(super) regions: Option<Regions>,
     pub(super) native: Option<Native>,
     card_asked: Option<Instant>,
     next_serial: u32,
@@ -88,7 +91,7 @@ impl State {
         links: Links,
         domains: Vec<Box<dyn Domain>>,
         counters: Arc<Counters>,
-        staging: Option<Staging>,
+        (staging, regions): (Option<Staging>, Option<Regions>),
     ) -> Self {
         Self {
             rank: parts.rank,
@@ -101,6 +104,7 @@ impl State {
             lines: Vec::new(),
             runs: Vec::new(),
             staging,
+            regions,
             native: None,
             card_asked: None,
             next_serial: 0,
@@ -286,17 +290,14 @@ impl State {
             fingerprint: run.operation.fingerprint_of(step),
         }
         .encode();
-        let segment = slice.map(|slice| Segment {
-            address: run.staged_address(step).unwrap_or_else(|| run.address(slice)).cast(),
-            length: slice.bytes,
-            key: 0,
-        });
-        let segments = segment.as_slice();
         let token = u64::from(run.serial) << u32::BITS | u64::from(step);
+        let path = run.path_of(step);
         let (domain, channel) = self.links.channel(&mut self.domains, peer, run.operation.lane)?;
+        let segment = slice.map(|slice| self.segment(index, step, slice, domain));
+        let segments = segment.as_slice();
         let domain = &mut self.domains[domain];
         let posted = if sends {
-            self.counters.sent(peer, slice.map_or(0, |slice| slice.bytes));
+            self.counters.sent(peer, slice.map_or(0, |slice| slice.bytes), path);
             // SAFETY: the slice lies in the user's send buffer, which whoever asked for the
             // operation keeps valid until it is over, or in scratch or pinned memory that the run owns;
             // the schedule orders every write to it after this step's completion.
@@ -325,6 +326,34 @@ impl State {
             .with_rank(peer)
             .with_source(error)),
         }
+    }
+
+    /// Takes an allocation that nobody uses any more back from every NIC.
+    pub(super) fn forget(&mut self, allocation: u64) {
+        if let Some(regions) = &mut self.regions {
+            regions.forget(&mut self.domains, allocation);
+        }
+    }
+
+    /// Where a message lies, as its transport is told.
+    fn segment(&mut self, index: usize, step: u32, slice: Slice, domain: usize) -> Segment {
+        let run = &self.runs[index];
+        let length = slice.bytes;
+        let (address, pinned) = match (run.staged(step), &run.scratch) {
+            (Some(Staged::OnCard(place)), _) => {
+                let address = std::ptr::without_provenance_mut(place.address);
+                return Segment { address, length, key: place.key };
+            }
+            (Some(Staged::Pinned(block)), _) => (block.pointer(), Some(block)),
+            (None, Scratch::Card { pinned, .. }) if slice.buffer == Buffer::Scratch => {
+                (run.address(slice), pinned.as_ref())
+            }
+            (None, _) => (run.address(slice), None),
+        };
+        let regions = self.regions.as_mut().zip(pinned).filter(|_| length > 0);
+        let key = regions
+            .map_or(0, |(regions, block)| regions.key_of(&mut self.domains, domain, block));
+        Segment { address: address.cast(), length, key }
     }
 
     /// Keeps back the news of a lost peer for a moment; see [`SUSPICION`].
@@ -389,7 +418,7 @@ impl State {
         if completion.kind == completion_kind::RECEIVE
             && let Some((peer, lane)) = peer
         {
-            self.counters.received(peer, completion.length);
+            self.counters.received(peer, completion.length, run.path_of(step));
             if lane == Lane::Collective {
                 self.last_seen[peer as usize] = Some(run.operation.fingerprint.sequence);
             }

@@ -17,6 +17,7 @@ use iccl_plugin_api::{Collective, DataType, RedOp, Status};
 use super::domain::{Domain, Wake};
 use super::envelope::{Fingerprint, Lane, Purpose};
 use super::*;
+use crate::plan::Access;
 use crate::schedule::{Algorithm, Request, compile};
 
 /// From, to, channel number.
@@ -225,7 +226,7 @@ fn parts(rank: u32, ranks: u32, hub: &Arc<Mutex<Hub>>) -> EngineParts {
     let event = Arc::new(rustix::event::eventfd(0, flags).expect("event descriptor"));
     hub.lock().expect("hub").events.insert(rank, Arc::clone(&event));
     let link =
-        |peer| Link { domain: 0, address: Vec::new(), digest: u64::from(peer), channel: None };
+        |peer| Link { domain: 0, address: Vec::new(), digest: u64::from(peer), access: Access::Staged, channel: None };
     EngineParts {
         rank,
         ranks,
@@ -329,6 +330,7 @@ fn request((rank, ranks): (u32, u32), call: &Call) -> OperationRequest {
         purpose: Purpose::Application,
     };
     OperationRequest {
+        allocations: [None; 2],
         program: Arc::new(Program::new(schedule)),
         fingerprint,
         lane: if point_to_point { Lane::PointToPoint } else { Lane::Collective },

@@ -11,7 +11,7 @@ use super::evidence::{LinkFact, RankFact};
 use super::figures::{Figures, measured, settle};
 use super::reason::{Reason, Refusal};
 use super::rule::{Rule, RuleRef, speaks_of};
-use super::tier::{Access, Side, Tier};
+use super::tier::{Access, RegionForm, Side, Tier};
 use crate::config::RuleAction;
 use crate::topology::{TransportState, reach};
 
@@ -26,6 +26,11 @@ pub struct Way {
     pub src: Access,
     /// How the receiving side's buffers meet the transport.
     pub dst: Access,
+    /// In what form the sending side's device memory was registered when that was tried; `None` where it is
+    /// not used, or was not tried.
+    pub src_form: Option<RegionForm>,
+    /// The same of the receiving side.
+    pub dst_form: Option<RegionForm>,
     /// What it costs.
     pub cost: Cost,
 }
@@ -34,7 +39,13 @@ impl Way {
     /// The same seen from the other end of the link.
     #[must_use]
     pub fn flipped(&self) -> Self {
-        Self { src: self.dst, dst: self.src, ..self.clone() }
+        Self {
+            src: self.dst,
+            dst: self.src,
+            src_form: self.dst_form,
+            dst_form: self.src_form,
+            ..self.clone()
+        }
     }
 
     fn write(&self, out: &mut Writer) {
@@ -80,6 +91,8 @@ pub(super) fn decide_self(config: &PlanConfig) -> Decision {
         transport: None,
         src: Access::Direct,
         dst: Access::Direct,
+        src_form: None,
+        dst_form: None,
         cost: settle(config, Tier::SelfCopy, "", Figures::of_table(Tier::SelfCopy)),
     };
     Decision { chosen, runners_up: Vec::new(), refused: Vec::new(), preferred_by: None }
@@ -217,11 +230,14 @@ impl Situation<'_> {
             return Err(Reason::DeniedByRule(rule.reference()));
         }
         let (src_access, dst_access) = ends.access(tier);
+        let form = |end: &End<'_>, access| ends.form(tier, end).filter(|_| access == Access::Direct);
         Ok(Way {
             tier,
             transport: Some(name.to_owned()),
             src: src_access,
             dst: dst_access,
+            src_form: form(&ends.src, src_access),
+            dst_form: form(&ends.dst, dst_access),
             cost: settle(self.config, tier, name, ends.figures(self.config, tier)),
         })
     }
@@ -300,11 +316,12 @@ impl Ends<'_> {
                 if let Some(side) = self.side(no_gdr) {
                     return Err(Reason::NoGdr(side));
                 }
-                let failed = |end: &End<'_>| self.register_errno(end);
-                let errno = failed(&self.src).or(failed(&self.dst));
-                let side = self.side(|end| failed(end).is_some());
-                side.zip(errno)
-                    .map_or(Ok(()), |(side, errno)| Err(Reason::RegisterFailed { side, errno }))
+                let (src, dst) = (self.register_failure(&self.src), self.register_failure(&self.dst));
+                let side = Side::of(src.is_some(), dst.is_some());
+                let cause = src.or(dst);
+                side.zip(cause).map_or(Ok(()), |(side, cause)| {
+                    Err(Reason::RegisterFailed { side, cause: cause.to_owned() })
+                })
             }
             Tier::SelfCopy | Tier::Shm | Tier::Staged | Tier::Tcp => {
                 unsupported(host, MemoryKind::Host.name())
@@ -312,12 +329,21 @@ impl Ends<'_> {
         }
     }
 
-    fn register_errno(&self, (_, rank): &End<'_>) -> Option<i32> {
-        if !rank.has_device_memory {
-            return None;
-        }
-        rank.facts.iter().find_map(|fact| match fact {
-            RankFact::RegisterFailed { transport, errno } if transport == self.name => Some(*errno),
+    /// Why a side's device memory could not be registered, if that was tried in vain.
+    fn register_failure<'a>(&self, (_, rank): &End<'a>) -> Option<&'a str> {
+        rank.facts.iter().filter(|_| rank.has_device_memory).find_map(|fact| match fact {
+            RankFact::RegisterFailed { transport, cause } if transport == self.name => {
+                Some(cause.as_str())
+            }
+            _ => None,
+        })
+    }
+
+    /// In what form a side's device memory was registered, if that was tried.
+    fn form(&self, tier: Tier, (_, rank): &End<'_>) -> Option<RegionForm> {
+        let registers = rank.has_device_memory && matches!(tier, Tier::Direct | Tier::Staged);
+        rank.facts.iter().filter(|_| registers).find_map(|fact| match fact {
+            RankFact::Registered { transport, form } if transport == self.name => Some(*form),
             _ => None,
         })
     }
@@ -328,7 +354,7 @@ impl Ends<'_> {
             let (transport, rank) = end;
             !rank.has_device_memory
                 || (transport.memory_kinds & MemoryKind::Device.mask() != 0
-                    && self.register_errno(end).is_none())
+                    && self.register_failure(end).is_none())
         };
         let access = |direct: bool| if direct { Access::Direct } else { Access::Staged };
         let (src, dst) = (reaches_device(&self.src), reaches_device(&self.dst));

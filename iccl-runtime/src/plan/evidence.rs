@@ -7,19 +7,27 @@ use iccl_wire::{Reader, Writer};
 
 use super::cost::quantised;
 use super::reason::errno_name;
-use super::tier::Tier;
+use super::tier::{RegionForm, Tier};
 use crate::topology::codec::{read_text, unknown, write_text};
 use crate::topology::{DecodeError, MAX_NAME_BYTES};
 
 /// What was found out about one rank's use of a transport.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RankFact {
-    /// Registering device memory with this transport's NIC failed.
+    /// Registering device memory with this transport's NIC was tried and failed. Make it with
+    /// [`RankFact::register_failed`].
     RegisterFailed {
         /// The transport.
         transport: String,
-        /// The system's error number, 0 if it gave none.
-        errno: i32,
+        /// The name of the system's error number; where there is none, what device or transport said.
+        cause: String,
+    },
+    /// Registering device memory with this transport's NIC was tried and succeeded.
+    Registered {
+        /// The transport.
+        transport: String,
+        /// How the memory was given to it.
+        form: RegionForm,
     },
     /// The rank's use of this transport has ended for good.
     Quarantined {
@@ -48,6 +56,11 @@ pub enum RankFact {
 }
 
 impl RankFact {
+    /// Registering device memory failed: with the system's error number, or 0 and the words of who refused.
+    pub fn register_failed(transport: &str, errno: i32, words: &str) -> Self {
+        Self::RegisterFailed { transport: transport.to_owned(), cause: cause(errno, words) }
+    }
+
     /// Joining the native communicator failed, in the library's words, or (`is_late`) took too long.
     pub fn native_failed(is_late: bool, words: &str) -> Self {
         Self::NativeFailed { is_late, cause: short(words) }
@@ -87,12 +100,13 @@ impl LinkFact {
     /// Attaching failed: with the system's error number, or 0 and the transport's words. At most 96
     /// bytes of them are kept.
     pub fn attach_failed(transport: &str, errno: i32, words: &str) -> Self {
-        let cause = match words {
-            words if errno == 0 && !words.is_empty() => short(words),
-            _ => errno_name(errno),
-        };
-        Self::AttachFailed { transport: transport.to_owned(), cause }
+        Self::AttachFailed { transport: transport.to_owned(), cause: cause(errno, words) }
     }
+}
+
+/// The name of the system's error number, or short words where there is none.
+fn cause(errno: i32, words: &str) -> String {
+    if errno == 0 && !words.is_empty() { short(words) } else { errno_name(errno) }
 }
 
 /// Words on one line, cut to what may be sent.
@@ -116,7 +130,7 @@ pub struct Evidence {
     pub(super) links: BTreeSet<(u32, u32, LinkFact)>,
 }
 
-const FORMAT: u8 = 2;
+const FORMAT: u8 = 3;
 const MAX_CAUSE_BYTES: usize = 96;
 
 impl Evidence {
@@ -205,10 +219,15 @@ fn read_errno(input: &mut Reader<'_>) -> Result<i32, DecodeError> {
 impl RankFact {
     pub(super) fn encode(&self, out: &mut Writer) -> Result<(), DecodeError> {
         match self {
-            Self::RegisterFailed { transport, errno } => {
+            Self::RegisterFailed { transport, cause } => {
                 out.u8(0);
                 write_name(out, transport)?;
-                out.u32(errno.cast_unsigned());
+                write_text(out, "cause", MAX_CAUSE_BYTES, cause)?;
+            }
+            Self::Registered { transport, form } => {
+                out.u8(4);
+                write_name(out, transport)?;
+                out.u8(form.code());
             }
             Self::Quarantined { transport } => {
                 out.u8(1);
@@ -229,9 +248,10 @@ impl RankFact {
 
     fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
         match input.u8("fact about a rank")? {
-            0 => {
-                Ok(Self::RegisterFailed { transport: read_name(input)?, errno: read_errno(input)? })
-            }
+            0 => Ok(Self::RegisterFailed {
+                transport: read_name(input)?,
+                cause: read_text(input, "cause", MAX_CAUSE_BYTES)?,
+            }),
             1 => Ok(Self::Quarantined { transport: read_name(input)? }),
             2 => {
                 let code = input.u8("tier")?;
@@ -248,6 +268,13 @@ impl RankFact {
                 },
                 cause: read_text(input, "cause", MAX_CAUSE_BYTES)?,
             }),
+            4 => {
+                let transport = read_name(input)?;
+                let code = input.u8("form of a region")?;
+                let form = RegionForm::from_code(code);
+                form.map(|form| Self::Registered { transport, form })
+                    .ok_or_else(|| unknown("form of a region", code))
+            }
             other => Err(unknown("fact about a rank", other)),
         }
     }
@@ -305,7 +332,10 @@ mod tests {
         let mut evidence = Evidence::of_epoch(2);
         evidence.add_link(2, 0, LinkFact::attach_failed("shm", 13, "unused"));
         evidence.add_link(0, 1, LinkFact::ConnectFailed { transport: tcp(), errno: -1 });
-        evidence.add_rank(3, RankFact::RegisterFailed { transport: "rdma".to_owned(), errno: 14 });
+        evidence.add_rank(3, RankFact::register_failed("rdma", 14, ""));
+        evidence.add_rank(4, RankFact::register_failed("rdma", 0, "the driver says\nno"));
+        let form = RegionForm::DmaBuf;
+        evidence.add_rank(5, RankFact::Registered { transport: "rdma".to_owned(), form });
         evidence.add_rank(3, RankFact::Quarantined { transport: tcp() });
         evidence.add_rank(2, RankFact::native_failed(false, "ncclCommInitRank\nfailed"));
         evidence.add_rank(1, RankFact::speed(Tier::Tcp, "tcp", 25_500, 3_001));

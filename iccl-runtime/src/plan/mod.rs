@@ -37,7 +37,7 @@ pub use report::{
     text_table,
 };
 pub use rule::{Rule, RuleRef};
-pub use tier::{Access, Side, Tier};
+pub use tier::{Access, RegionForm, Side, Tier};
 
 /// The version of the rules by which plans are made. It grows with every change that can lead to
 /// another decision from the same inputs; ranks with different planners do not share a plan.

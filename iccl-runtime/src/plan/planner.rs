@@ -343,15 +343,17 @@ fn warnings(
         };
         warnings.push(format!("{transport}: {reason}: {}{more}", shown.join(", ")));
     }
-    let mut lost: BTreeMap<(&str, &'static str), RankSet> = BTreeMap::new();
+    let mut lost: BTreeMap<(&str, String), RankSet> = BTreeMap::new();
     for (rank, fact) in &evidence.ranks {
         let (transport, what) = match fact {
-            RankFact::Quarantined { transport } => (transport, "quarantined"),
-            RankFact::RegisterFailed { transport, .. } => {
-                (transport, "registering device memory failed")
+            RankFact::Quarantined { transport } => (transport, "quarantined".to_owned()),
+            RankFact::RegisterFailed { transport, cause } => {
+                (transport, format!("registering device memory failed ({cause})"))
             }
             // Told island by island.
-            RankFact::NativeFailed { .. } | RankFact::Speed { .. } => continue,
+            RankFact::NativeFailed { .. }
+            | RankFact::Registered { .. }
+            | RankFact::Speed { .. } => continue,
         };
         lost.entry((transport, what)).or_default().insert(*rank);
     }

@@ -43,8 +43,8 @@ pub enum Reason {
     RegisterFailed {
         /// Where.
         side: Side,
-        /// The system's error number.
-        errno: i32,
+        /// The name of the system's error number, or what device or transport said.
+        cause: String,
     },
     /// A connection was tried and failed.
     ConnectFailed {
@@ -108,7 +108,7 @@ impl Reason {
             Self::MemoryKindUnsupported { side, kind } => {
                 vec![side.to_string(), (*kind).to_owned()]
             }
-            Self::RegisterFailed { side, errno } => vec![side.to_string(), errno_name(*errno)],
+            Self::RegisterFailed { side, cause } => vec![side.to_string(), cause.clone()],
             Self::ConnectFailed { errno } => vec![errno_name(*errno)],
             Self::AttachFailed { cause } => vec![cause.clone()],
             Self::DeniedByRule(rule) | Self::OutrankedByRule(rule) => vec![rule.to_string()],
@@ -172,11 +172,9 @@ impl Reason {
             Self::NoGdr(side) => {
                 format!("the NIC cannot reach device memory on {}", side.phrase(src, dst))
             }
-            Self::RegisterFailed { side, errno } => format!(
-                "registering device memory failed on {}: {}",
-                side.phrase(src, dst),
-                errno_name(*errno)
-            ),
+            Self::RegisterFailed { side, cause } => {
+                format!("registering device memory failed on {}: {cause}", side.phrase(src, dst))
+            }
             Self::ConnectFailed { errno } => {
                 format!("{what} could not connect: {}", errno_name(*errno))
             }
@@ -297,7 +295,7 @@ mod tests {
                 Reason::Quarantined(side),
                 Reason::NoGdr(side),
                 Reason::MemoryKindUnsupported { side, kind: "host" },
-                Reason::RegisterFailed { side, errno: 12_345 },
+                Reason::RegisterFailed { side, cause: "EFAULT".to_owned() },
             ]);
         }
         reasons
@@ -332,7 +330,7 @@ mod tests {
         assert_eq!(text(Reason::ConnectFailed { errno: 111 }), "connect-failed(ECONNREFUSED)");
         let cause = "EMFILE".to_owned();
         assert_eq!(text(Reason::AttachFailed { cause }), "attach-failed(EMFILE)");
-        let reason = Reason::RegisterFailed { side: Side::Src, errno: 12_345 };
+        let reason = Reason::RegisterFailed { side: Side::Src, cause: errno_name(12_345) };
         assert_eq!(text(reason), "register-failed(src, errno 12345)");
     }
 }

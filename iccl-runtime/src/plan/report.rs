@@ -13,7 +13,7 @@ use super::islands::PlannedIsland;
 use super::links::LinkDecision;
 use super::planner::Plan;
 use super::reason::Refusal;
-use super::tier::{Access, Tier};
+use super::tier::{Access, RegionForm, Tier};
 
 /// The version of the report's keys: grows when one is removed or changes its meaning.
 pub const REPORT_SCHEMA: u32 = 1;
@@ -89,6 +89,10 @@ pub struct WayRow {
     pub src_access: Access,
     /// How the receiving side's buffers meet the transport.
     pub dst_access: Access,
+    /// In what form the sending side's device memory was registered; null if it was not.
+    pub src_form: Option<RegionForm>,
+    /// The same of the receiving side.
+    pub dst_form: Option<RegionForm>,
     /// α in nanoseconds.
     pub alpha_ns: u64,
     /// β in bytes per microsecond.
@@ -163,6 +167,8 @@ impl From<&Way> for WayRow {
             transport: way.transport.clone(),
             src_access: way.src,
             dst_access: way.dst,
+            src_form: way.src_form,
+            dst_form: way.dst_form,
             alpha_ns: way.cost.alpha_ns,
             bytes_per_us: way.cost.bytes_per_us,
             alpha_source: way.cost.alpha_source,

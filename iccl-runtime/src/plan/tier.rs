@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use iccl_plugin_api::tables::region_form;
 use serde::{Deserialize, Serialize};
 
 /// A way between two ranks, best first.
@@ -94,6 +95,50 @@ impl Access {
             Self::Direct => "direct",
             Self::Staged => "staged",
         }
+    }
+}
+
+/// A form in which device memory is given to a NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RegionForm {
+    /// An address that the NIC's driver understands (peer memory).
+    Address,
+    /// A dma-buf.
+    DmaBuf,
+    /// An address of the host's that aliases the device's memory.
+    HostAlias,
+}
+
+impl RegionForm {
+    const ALL: [Self; 3] = [Self::Address, Self::DmaBuf, Self::HostAlias];
+
+    /// The name in commands and messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Address => "address",
+            Self::DmaBuf => "dma-buf",
+            Self::HostAlias => "host-alias",
+        }
+    }
+
+    /// The form with this bit in the plugin ABI, or `None`.
+    pub fn from_bit(bit: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|form| u32::from(form.code()) == bit)
+    }
+
+    /// The number in the plugin ABI, and in canonical encodings; never changes.
+    pub(super) const fn code(self) -> u8 {
+        let bit = match self {
+            Self::Address => region_form::ADDRESS,
+            Self::DmaBuf => region_form::DMA_BUF,
+            Self::HostAlias => region_form::HOST_ALIAS,
+        };
+        bit as u8
+    }
+
+    pub(super) fn from_code(code: u8) -> Option<Self> {
+        Self::from_bit(u32::from(code))
     }
 }
 

@@ -1,14 +1,17 @@
 //! Messages from and to the card, queue by queue: a block of pinned memory for each, filled from the card
-//! before it is sent, emptied to the card after it was received.
+//! before it is sent, emptied to the card after it was received. Where the link's NIC reaches the card's
+//! memory by itself, there is no block and no copy.
 
 use std::sync::Arc;
 
-use super::{After, DEPTH, Kept, Staging};
+use super::{After, DEPTH, Kept, StagedRun, Staging};
 use crate::Result;
+use crate::engine::counters::Path;
 use crate::engine::pool::CardBlock;
-use crate::engine::run::Run;
+use crate::engine::regions::{self, Origin};
+use crate::engine::run::{Run, Scratch};
 use crate::engine::state::State;
-use crate::schedule::{Slice, StepKind};
+use crate::schedule::{Buffer, Slice, StepKind};
 
 /// How far a queue is.
 #[derive(Clone, Copy, Default)]
@@ -21,7 +24,7 @@ pub(super) struct QueueStage {
     right_is_used: bool,
 }
 
-/// A message that is posted from or to pinned memory.
+/// A message from or to the card.
 pub(super) struct Message {
     place: Place,
     /// Whether it may be posted: what it sends is there.
@@ -35,16 +38,39 @@ enum Place {
     },
     /// Where the step with this number left it.
     Kept(u32),
+    /// In the card's memory, which the NIC reaches.
+    OnCard(regions::Place),
+}
+
+/// Where the bytes of a posted message are.
+pub(in crate::engine) enum Staged<'a> {
+    Pinned(&'a CardBlock),
+    OnCard(regions::Place),
 }
 
 impl Staging {
-    /// Gives a message of a queue what it needs to be posted. Says whether it could.
-    fn begin_message(&mut self, run: &mut Run, queue: u32, step: u32) -> Result<bool> {
+    /// Gives a message of a queue what it needs to be posted: nothing more if the NIC reaches the card's
+    /// memory. Says whether it could.
+    fn begin_message(
+        &mut self,
+        run: &mut Run,
+        queue: u32,
+        step: u32,
+        reached: Option<regions::Place>,
+    ) -> Result<bool> {
         let Some((slice, sends)) = on_card(&run.program.schedule().steps[step as usize].kind)
         else {
             return Ok(true);
         };
         let address = run.address(slice);
+        if let Some(place) = reached {
+            if sends && let Some(producer) = run.program.forwards().producer(step) {
+                self.has_freed |= run.staged.end_kept(producer).is_some();
+            }
+            let message = Message { place: Place::OnCard(place), is_ready: true };
+            run.staged.messages.insert(step, message);
+            return Ok(true);
+        }
         let staged = &mut run.staged;
         if let Some(producer) = run.program.forwards().producer(step)
             && staged.kept.contains_key(&producer)
@@ -102,11 +128,21 @@ impl Run {
             && self.staged.messages.get(&step).is_none_or(|message| message.is_ready)
     }
 
-    /// Where a message is, if that is pinned memory.
-    pub(in crate::engine) fn staged_address(&self, step: u32) -> Option<*mut u8> {
-        match &self.staged.messages.get(&step)?.place {
-            Place::Block { block, .. } => Some(block.pointer()),
-            Place::Kept(producer) => Some(self.staged.kept[producer].block.pointer()),
+    /// Where a message from or to the card is.
+    pub(in crate::engine) fn staged(&self, step: u32) -> Option<Staged<'_>> {
+        Some(match &self.staged.messages.get(&step)?.place {
+            Place::Block { block, .. } => Staged::Pinned(block),
+            Place::Kept(producer) => Staged::Pinned(&self.staged.kept[producer].block),
+            Place::OnCard(place) => Staged::OnCard(*place),
+        })
+    }
+
+    /// By which path a message goes.
+    pub(in crate::engine) fn path_of(&self, step: u32) -> Path {
+        match self.staged(step) {
+            None => Path::Host,
+            Some(Staged::Pinned(_)) => Path::Staged,
+            Some(Staged::OnCard(_)) => Path::Direct,
         }
     }
 
@@ -120,14 +156,8 @@ impl Run {
                 stage.right_is_used &= !by_right;
                 Some(block)
             }
-            Place::Kept(producer) => {
-                let kept = self.staged.kept.get_mut(&producer)?;
-                kept.readers -= 1;
-                if kept.readers > 0 {
-                    return None;
-                }
-                self.staged.kept.remove(&producer).map(|kept| kept.block)
-            }
+            Place::Kept(producer) => self.staged.end_kept(producer),
+            Place::OnCard(_) => None,
         }
     }
 
@@ -148,21 +178,61 @@ impl Run {
     }
 }
 
+impl StagedRun {
+    /// One message fewer is to be sent from what a step left. Gives its block after the last.
+    fn end_kept(&mut self, producer: u32) -> Option<CardBlock> {
+        let kept = self.kept.get_mut(&producer)?;
+        kept.readers -= 1;
+        if kept.readers > 0 {
+            return None;
+        }
+        self.kept.remove(&producer).map(|kept| kept.block)
+    }
+}
+
 impl State {
+    /// Where the NIC of a message's link reads or writes it on the card, if it reaches that memory.
+    fn reach(&mut self, index: usize, queue: u32, step: u32) -> Option<regions::Place> {
+        let run = &self.runs[index];
+        let peer = run.program.queues[queue as usize].peer;
+        let domain = self.links.reaches_card(peer)?;
+        let (slice, _) = on_card(&run.program.schedule().steps[step as usize].kind)?;
+        let (origin, block) = match (slice.buffer, &run.scratch) {
+            (Buffer::Send, _) => (Origin::Allocation(run.operation.allocations[0]?), None),
+            (Buffer::Recv, _) => (Origin::Allocation(run.operation.allocations[1]?), None),
+            (_, Scratch::Card { on_card: Some(block), .. }) => {
+                (Origin::Block(block.allocation()), Some(block))
+            }
+            _ => return None,
+        };
+        let begin = run.address(slice).addr();
+        let range = begin..begin + slice.bytes as usize;
+        self.regions.as_mut()?.place_of(&mut self.domains, domain, origin, block, &range)
+    }
+
     /// Begins the messages of a queue whose dependencies are met, in their order, as far as there is
     /// pinned memory for them.
     pub(in crate::engine) fn stage_queue(&mut self, index: usize, queue: u32) -> Result<()> {
-        let Some(staging) = &mut self.staging else { return Ok(()) };
-        let run = &mut self.runs[index];
-        let program = Arc::clone(&run.program);
-        let steps = &program.queues[queue as usize].steps;
-        while let Some(step) = steps.get(run.staged.queues[queue as usize].begun as usize)
-            && run.released[*step as usize]
-            && staging.begin_message(run, queue, *step)?
-        {
-            run.staged.queues[queue as usize].begun += 1;
+        if self.staging.is_none() {
+            return Ok(());
         }
-        Ok(())
+        let program = Arc::clone(&self.runs[index].program);
+        let steps = &program.queues[queue as usize].steps;
+        loop {
+            let run = &self.runs[index];
+            let begun = run.staged.queues[queue as usize].begun;
+            let Some(step) = steps.get(begun as usize).copied() else { return Ok(()) };
+            if !run.released[step as usize] {
+                return Ok(());
+            }
+            let reached = self.reach(index, queue, step);
+            let Some(staging) = &mut self.staging else { return Ok(()) };
+            let run = &mut self.runs[index];
+            if !staging.begin_message(run, queue, step, reached)? {
+                return Ok(());
+            }
+            run.staged.queues[queue as usize].begun = begun + 1;
+        }
     }
 
     /// The transport is done with a message. Says whether its step is complete; else it is when what
@@ -170,10 +240,19 @@ impl State {
     pub(in crate::engine) fn end_transfer(&mut self, index: usize, step: u32) -> Result<bool> {
         let Some(staging) = &mut self.staging else { return Ok(true) };
         let run = &mut self.runs[index];
-        let Some(pointer) = run.staged_address(step) else { return Ok(true) };
+        let place = match run.staged(step) {
+            None => return Ok(true),
+            Some(Staged::Pinned(block)) => Some(block.pointer()),
+            Some(Staged::OnCard(_)) => None,
+        };
         if let StepKind::Recv { destination, .. } = run.program.schedule().steps[step as usize].kind
         {
             let address = run.address(destination);
+            let Some(pointer) = place else {
+                run.end_message(step);
+                // The NIC's word alone does not say that the card sees the bytes.
+                return staging.card().flush(address, destination.bytes).map(|()| true);
+            };
             // SAFETY: the slice lies in the user's receive buffer on the card, and the schedule orders
             // every other use of it before this step or after its end; the block stays until then.
             unsafe { staging.copy_to_card(address, pointer, destination.bytes) }?;

@@ -38,6 +38,7 @@ use crate::schedule::{Buffer, Slice};
 
 pub(super) use forwards::Forwards;
 use messages::{Message, QueueStage};
+pub(super) use messages::Staged;
 pub(super) use prepare::prepare;
 use work::Piece;
 
