@@ -8,7 +8,9 @@ use std::path::Path;
 
 use iccl_plugin_api::MemoryKind;
 use iccl_runtime::config::RuleAction;
-use iccl_runtime::plan::{Evidence, LinkFact, PlanConfig, Tier, plan, text_table};
+use iccl_runtime::plan::{
+    Evidence, LinkFact, PlanConfig, RankFact, RegionForm, Tier, plan, text_table,
+};
 use iccl_runtime::topology::RankDescriptor;
 use plan_support::{card, job, planned, rdma, rule, with_rules};
 
@@ -48,6 +50,21 @@ fn b098_rdma() {
     ranks[0].transports.push(rdma(MemoryKind::ALL));
     ranks[1].transports.push(rdma(&[MemoryKind::Host, MemoryKind::PinnedHost]));
     golden("rdma", &ranks, &PlanConfig::default(), &Evidence::default());
+}
+
+/// What was tried: two of three cards give their memory to the NIC, each in its own form, one does not.
+#[test]
+fn b098_b082_rdma_tried() {
+    let mut ranks = [card(0, "a", "nvidia"), card(1, "b", "cambricon"), card(2, "c", "kunlun")];
+    let mut evidence = Evidence::of_epoch(1);
+    for rank in &mut ranks {
+        rank.transports.push(rdma(MemoryKind::ALL));
+    }
+    for (rank, form) in [(0, RegionForm::DmaBuf), (2, RegionForm::HostAlias)] {
+        evidence.add_rank(rank, RankFact::Registered { transport: "rdma".to_owned(), form });
+    }
+    evidence.add_rank(1, RankFact::register_failed("rdma", libc::EFAULT, ""));
+    golden("rdma_tried", &ranks, &PlanConfig::default(), &evidence);
 }
 
 #[test]

@@ -92,8 +92,9 @@ impl Drop for Memory {
 
 impl Buffer {
     pub(super) fn uninitialised(device: &Device, bytes: u64) -> Result<Self> {
-        let pointer = device.inner.allocate(bytes.max(1), MemoryKind::Device)?;
-        let memory = Memory::new(device, pointer, bytes.max(1), Owner::Device);
+        let allocated = device.inner.whole_regions(bytes.max(1));
+        let pointer = device.inner.allocate(allocated, MemoryKind::Device)?;
+        let memory = Memory::new(device, pointer, allocated, Owner::Device);
         Ok(Self { memory, offset: 0, bytes })
     }
 

@@ -12,8 +12,8 @@ use super::device::Device;
 use super::own_messages;
 use super::reduction::Reduction;
 use super::turns::Turn;
-use crate::engine::{Allocation, Program};
 use crate::engine::envelope::Purpose;
+use crate::engine::{Allocation, Program};
 use crate::schedule::{Block, Counts, Request};
 use crate::{Error, ErrorKind, Result};
 

@@ -213,6 +213,12 @@ impl DeviceInner {
         self.open.allocate(bytes, kind).map_err(|error| self.error(error))
     }
 
+    /// So many bytes, and as many more as it takes for a NIC to be given all of them.
+    pub(super) fn whole_regions(&self, bytes: u64) -> u64 {
+        let alignment = self.pinned.as_ref().and_then(|pinned| pinned.card().region_alignment());
+        bytes.checked_next_multiple_of(alignment.unwrap_or(1).max(1)).unwrap_or(bytes)
+    }
+
     /// A word in pinned memory for a stream to wait for, with any content.
     pub(super) fn take_word(&self) -> Result<*mut u64> {
         let idle = lock(&self.idle_words).pop();

@@ -215,7 +215,8 @@ impl Regions {
 
     /// Takes back everything of an allocation.
     pub(super) fn forget(&mut self, domains: &mut Domains, number: u64) {
-        let is_of = |origin: &Origin| matches!(origin, Origin::Allocation(one) if one.number == number);
+        let is_of =
+            |origin: &Origin| matches!(origin, Origin::Allocation(one) if one.number == number);
         let ended = self.on_card.extract_if(|(_, origin), _| is_of(origin));
         for ((at, _), region) in ended {
             if let (Some(region), Some(domain)) = (region, domains.get_mut(at)) {

@@ -351,8 +351,8 @@ impl State {
             (None, _) => (run.address(slice), None),
         };
         let regions = self.regions.as_mut().zip(pinned).filter(|_| length > 0);
-        let key = regions
-            .map_or(0, |(regions, block)| regions.key_of(&mut self.domains, domain, block));
+        let key =
+            regions.map_or(0, |(regions, block)| regions.key_of(&mut self.domains, domain, block));
         Segment { address: address.cast(), length, key }
     }
 

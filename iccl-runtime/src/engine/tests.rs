@@ -225,8 +225,13 @@ fn parts(rank: u32, ranks: u32, hub: &Arc<Mutex<Hub>>) -> EngineParts {
     let flags = rustix::event::EventfdFlags::NONBLOCK;
     let event = Arc::new(rustix::event::eventfd(0, flags).expect("event descriptor"));
     hub.lock().expect("hub").events.insert(rank, Arc::clone(&event));
-    let link =
-        |peer| Link { domain: 0, address: Vec::new(), digest: u64::from(peer), access: Access::Staged, channel: None };
+    let link = |peer| Link {
+        domain: 0,
+        address: Vec::new(),
+        digest: u64::from(peer),
+        access: Access::Staged,
+        channel: None,
+    };
     EngineParts {
         rank,
         ranks,

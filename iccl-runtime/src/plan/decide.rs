@@ -230,7 +230,8 @@ impl Situation<'_> {
             return Err(Reason::DeniedByRule(rule.reference()));
         }
         let (src_access, dst_access) = ends.access(tier);
-        let form = |end: &End<'_>, access| ends.form(tier, end).filter(|_| access == Access::Direct);
+        let form =
+            |end: &End<'_>, access| ends.form(tier, end).filter(|_| access == Access::Direct);
         Ok(Way {
             tier,
             transport: Some(name.to_owned()),
@@ -316,7 +317,8 @@ impl Ends<'_> {
                 if let Some(side) = self.side(no_gdr) {
                     return Err(Reason::NoGdr(side));
                 }
-                let (src, dst) = (self.register_failure(&self.src), self.register_failure(&self.dst));
+                let (src, dst) =
+                    (self.register_failure(&self.src), self.register_failure(&self.dst));
                 let side = Side::of(src.is_some(), dst.is_some());
                 let cause = src.or(dst);
                 side.zip(cause).map_or(Ok(()), |(side, cause)| {

@@ -37,8 +37,8 @@ use crate::Result;
 use crate::schedule::{Buffer, Slice};
 
 pub(super) use forwards::Forwards;
-use messages::{Message, QueueStage};
 pub(super) use messages::Staged;
+use messages::{Message, QueueStage};
 pub(super) use prepare::prepare;
 use work::Piece;
 

@@ -42,8 +42,7 @@ pub(in crate::engine) fn prepare(
 fn add_messages(program: &Program, reached_by: &[bool], wanted: &mut Blocks) -> u64 {
     let steps = &program.schedule().steps;
     let mut queues = 0;
-    let is_staged =
-        |queue: &&Queue| !reached_by.get(queue.peer as usize).copied().unwrap_or(false);
+    let is_staged = |queue: &&Queue| !reached_by.get(queue.peer as usize).copied().unwrap_or(false);
     for queue in program.queues.iter().filter(is_staged) {
         let mut of_queue = Blocks::new();
         for step in &queue.steps {
