@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use iccl_plugin_api::MemoryKind;
 use iccl_runtime::config::RuleAction;
 use iccl_runtime::plan::{
-    Evidence, LinkDecision, LinkFact, Plan, PlanConfig, RankFact, Tier, Way, plan,
+    Evidence, LinkDecision, LinkFact, Plan, PlanConfig, RankFact, RegionForm, Tier, Way, plan,
 };
 use iccl_runtime::topology::{RankDescriptor, TransportState};
 use plan_support::{card, job, rank, rdma, rule, with_rules, without};
@@ -57,7 +57,8 @@ fn descriptors(traits: &[Traits]) -> Vec<RankDescriptor> {
     traits.iter().enumerate().map(|(rank, traits)| descriptor(rank as u32, traits)).collect()
 }
 
-/// Failures of shared memory between pairs of ranks, and of device memory on ranks.
+/// Failures of shared memory between pairs of ranks, and of device memory on ranks; on all others it was
+/// registered, in one form or another.
 fn evidence(world_size: u32, links: &[(u32, u32)], ranks: &[u32]) -> Evidence {
     let mut evidence = Evidence::default();
     for (a, b) in links.iter().map(|(a, b)| (a % world_size, b % world_size)) {
@@ -68,6 +69,12 @@ fn evidence(world_size: u32, links: &[(u32, u32)], ranks: &[u32]) -> Evidence {
     }
     for rank in ranks {
         evidence.add_rank(rank % world_size, RankFact::register_failed("rdma", 14, ""));
+    }
+    let is_lame = |rank: &u32| ranks.iter().any(|lame| lame % world_size == *rank);
+    for rank in (0..world_size).filter(|rank| !is_lame(rank)) {
+        let forms = [RegionForm::Address, RegionForm::DmaBuf, RegionForm::HostAlias];
+        let (transport, form) = ("rdma".to_owned(), forms[rank as usize % 3]);
+        evidence.add_rank(rank, RankFact::Registered { transport, form });
     }
     evidence
 }
@@ -160,7 +167,7 @@ proptest! {
     ) {
         let ranks = descriptors(&traits);
         let size = ranks.len() as u32;
-        let before = made(&ranks, &PlanConfig::default(), &Evidence::default());
+        let before = made(&ranks, &PlanConfig::default(), &evidence(size, &[], &[]));
         let after = made(&ranks, &PlanConfig::default(), &evidence(size, &links, &[lame]));
         let failed = |a: u32, b: u32| {
             links.iter().any(|(x, y)| {

@@ -13,6 +13,7 @@ pub mod maker;
 pub mod matrix;
 pub mod oracle;
 pub mod processes;
+pub mod rail;
 pub mod ranks;
 pub mod sim_cards;
 pub mod sim_sdk;

@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 
 use iccl_tests::workspace;
 
-/// The cases of the tiers "wrong results" and "hangs, deadlocks, crashes".
+/// The cases of the tiers "wrong results" and "hangs, deadlocks, crashes", and of "path selection" what is a
+/// runtime's.
 const CASES: &[u32] = &[
     1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 14, 15, 16, 18, 19, 20, 21, 22, 23, 25, 26, 28, 29, 30, 31, 33,
     34, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 48, 49, 50, 51, 52, 54, 56, 57, 58, 60, 61, 62,
+    82, 84, 88, 98,
 ];
 
 /// All code of the workspace.

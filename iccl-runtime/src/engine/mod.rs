@@ -156,8 +156,6 @@ struct Shared {
     /// Allocations that are to be freed.
     forgets: Inbox<u64>,
     registered: Arc<Registered>,
-    /// By peer: the NIC of its link reaches this rank's card.
-    reached_by: Vec<bool>,
     failure: OnceLock<Error>,
     on_failure: Box<dyn Fn(&Error) + Send + Sync>,
     /// Operations that were accepted.
@@ -189,9 +187,6 @@ impl Engine {
         let counters = Arc::new(Counters::new(parts.ranks));
         let links = Links::new(parts.rank, std::mem::take(&mut parts.links));
         let domains = std::mem::take(&mut parts.domains);
-        let reached_by = (0..parts.ranks)
-            .map(|peer| links.reaches_card(peer).is_some_and(|domain| domains[domain].registers()))
-            .collect();
         let registered = Arc::<Registered>::default();
         let memory = parts.pinned.take().map(CardMemory::new);
         let staging = memory
@@ -210,7 +205,6 @@ impl Engine {
             timeouts: Inbox::new(),
             forgets: Inbox::new(),
             registered,
-            reached_by,
             failure: OnceLock::new(),
             on_failure: parts.on_failure,
             submitted: AtomicU64::new(0),
@@ -279,8 +273,7 @@ impl Engine {
     /// What the plugin says.
     pub fn prepare(&self, program: &Program) -> Result<()> {
         let Some(memory) = &self.shared.memory else { return Ok(()) };
-        let shared = &self.shared;
-        staging::prepare(program, memory, &shared.options, &shared.reached_by)
+        staging::prepare(program, memory, &self.shared.options)
     }
 
     /// Takes an allocation back from every NIC, before it is freed: no operation uses it any more. Says

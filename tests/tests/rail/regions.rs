@@ -1,13 +1,15 @@
 //! What becomes of memory that NICs know, or do not take.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use iccl_plugin_api::{DataType, RedOp};
 use iccl_runtime::comm::{Buffer, Communicator};
 use iccl_runtime::plan::{RegionForm, Tier};
 
-use crate::cards::{Card, job};
-use crate::fabric::{LEFT, MOST_BYTES};
+use iccl_tests::rail::cards::{Card, job};
+
+use iccl_tests_fabric::{LEFT, MOST_BYTES};
 
 const I32: DataType = DataType::I32;
 
@@ -80,6 +82,40 @@ fn a_bare_address_is_staged() {
         assert!(memory.read::<i32>().expect("memory").iter().all(|one| *one == 3));
         let (direct, staged) = direct_and_staged(communicator);
         assert!(direct == 0 && staged > 0, "{direct} {staged}");
+    });
+}
+
+/// Whoever frees memory does not wait for operations of others, though one of them drives the engine.
+#[test]
+fn memory_is_freed_while_another_thread_drives_an_operation_that_waits() {
+    job(&[Card::DmaBuf, Card::DmaBuf]).run(|communicator| {
+        let device = communicator.device();
+        let peer = 1 - communicator.rank();
+        let owner = std::sync::Arc::new(device.buffer_from(&[5_i32; 1000]).expect("memory"));
+        // SAFETY: the owner is kept as long as the buffer is.
+        let lent = unsafe { device.register(owner.address(), 4000, owner.clone()) };
+        sum_in_place(communicator, &lent);
+        let word = device.buffer_from(&[7_i32]).expect("memory");
+        let done = |handle: iccl_runtime::Result<iccl_runtime::comm::Handle>| {
+            handle.and_then(|handle| handle.wait()).unwrap_or_else(|error| panic!("{error}"));
+        };
+        if communicator.rank() == 1 {
+            // Answers only when the other has freed its memory.
+            done(communicator.recv(&word, 1, I32, peer, communicator.stream()));
+            return done(communicator.send(&word, 1, I32, peer, communicator.stream()));
+        }
+        let answer = device.allocate::<i32>(1).expect("memory");
+        let waiting = communicator.recv(&answer, 1, I32, peer, communicator.stream());
+        std::thread::scope(|scope| {
+            scope.spawn(move || done(waiting));
+            // Long enough for that thread to drive.
+            std::thread::sleep(Duration::from_millis(50));
+            drop(lent);
+            assert_eq!(std::sync::Arc::strong_count(&owner), 1, "it was let go");
+            let other = device.stream().expect("a stream");
+            done(communicator.send(&word, 1, I32, peer, &other));
+        });
+        assert_eq!(answer.read::<i32>().expect("memory"), [7]);
     });
 }
 

@@ -7,7 +7,7 @@ use super::{CardMemory, DEPTH, MOST_PIECES, messages};
 use crate::Result;
 use crate::engine::EngineOptions;
 use crate::engine::pool::block_bytes;
-use crate::engine::program::{Program, Queue};
+use crate::engine::program::Program;
 use crate::schedule::StepKind;
 
 /// Blocks of pinned memory, by their length.
@@ -18,14 +18,13 @@ pub(in crate::engine) fn prepare(
     program: &Program,
     memory: &CardMemory,
     options: &EngineOptions,
-    reached_by: &[bool],
 ) -> Result<()> {
     let schedule = program.schedule();
     let scratch = |bytes| (bytes > 0).then_some((bytes, 1));
     memory.own.prepare(scratch(schedule.device_scratch_bytes))?;
 
     let mut wanted = Blocks::new();
-    let queues = add_messages(program, reached_by, &mut wanted);
+    let queues = add_messages(program, &mut wanted);
     let in_a_piece = add_pieces(program, options.piece_bytes, &mut wanted);
     let rights = queues + in_a_piece;
     let in_all = wanted.into_iter().map(|(bytes, count)| {
@@ -38,12 +37,11 @@ pub(in crate::engine) fn prepare(
 }
 
 /// Adds what messages may have at once, and what is kept for them. Gives the number of queues that need
-/// any: not those of a link whose NIC reaches the card.
-fn add_messages(program: &Program, reached_by: &[bool], wanted: &mut Blocks) -> u64 {
+/// any. Also those of links whose NIC reaches the card: a buffer may be one that it does not take.
+fn add_messages(program: &Program, wanted: &mut Blocks) -> u64 {
     let steps = &program.schedule().steps;
     let mut queues = 0;
-    let is_staged = |queue: &&Queue| !reached_by.get(queue.peer as usize).copied().unwrap_or(false);
-    for queue in program.queues.iter().filter(is_staged) {
+    for queue in &program.queues {
         let mut of_queue = Blocks::new();
         for step in &queue.steps {
             if let Some((slice, _)) = messages::on_card(&steps[*step as usize].kind) {

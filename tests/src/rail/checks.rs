@@ -1,16 +1,36 @@
-//! What holds over any transport with NICs: this file runs over one in name only and, in a virtual machine,
-//! over the real one.
+//! What holds over any transport with NICs. Tests run these over one that has a NIC in name only; the
+//! program `iccl-test-rail`, in a virtual machine, over the real one.
 
+use super::cards::{Card, job};
+use crate::ranks::must_be_right;
 use iccl_plugin_api::{DataType, RedOp};
 use iccl_runtime::comm::{Buffer, Communicator, Group};
 use iccl_runtime::plan::{Access, LinkDecision, RegionForm, Tier};
-use iccl_tests::ranks::must_be_right;
 
-use crate::cards::{Card, job};
+/// A check, by its name.
+pub type Check = (&'static str, fn());
+
+/// Every check.
+pub const ALL: &[Check] = &[
+    ("every_collective_over_staged", every_collective_over_staged),
+    (
+        "every_collective_over_direct_with_no_staged_byte",
+        every_collective_over_direct_with_no_staged_byte,
+    ),
+    ("tiers_side_by_side_in_one_communicator", tiers_side_by_side_in_one_communicator),
+    (
+        "one_card_that_cannot_be_registered_degrades_its_own_links",
+        one_card_that_cannot_be_registered_degrades_its_own_links,
+    ),
+    (
+        "memory_that_comes_again_at_its_address_is_registered_anew",
+        memory_that_comes_again_at_its_address_is_registered_anew,
+    ),
+];
 
 const I32: DataType = DataType::I32;
-/// More than a chunk, and no whole number of anything.
-const COUNT: usize = 300_001;
+/// Some chunks, and no whole number of anything.
+const COUNT: usize = 50_001;
 
 fn link(communicator: &Communicator, peer: u32) -> LinkDecision {
     communicator.plan().link(communicator.rank(), peer).expect("a link")
@@ -113,8 +133,8 @@ fn direct_and_staged(communicator: &Communicator, peer: u32) -> (u64, u64) {
     )
 }
 
-#[test]
-fn b044_every_collective_over_staged() {
+/// Cards whose memory no NIC takes: everything goes through pinned memory, and over RDMA.
+pub fn every_collective_over_staged() {
     job(&[Card::None, Card::None, Card::Address]).run(|communicator| {
         for peer in (0..3).filter(|peer| *peer != communicator.rank()) {
             let link = link(communicator, peer);
@@ -129,8 +149,8 @@ fn b044_every_collective_over_staged() {
     });
 }
 
-#[test]
-fn b044_every_collective_over_direct_with_no_staged_byte() {
+/// Cards whose memory every NIC takes: nothing of a message goes through pinned memory.
+pub fn every_collective_over_direct_with_no_staged_byte() {
     job(&[Card::Alias, Card::Alias, Card::Alias]).run(|communicator| {
         for peer in (0..3).filter(|peer| *peer != communicator.rank()) {
             let link = link(communicator, peer);
@@ -146,8 +166,7 @@ fn b044_every_collective_over_direct_with_no_staged_byte() {
 }
 
 /// Direct, staged, mixed and TCP links at once, each with its own bytes.
-#[test]
-fn b082_tiers_side_by_side_in_one_communicator() {
+pub fn tiers_side_by_side_in_one_communicator() {
     use Card::{Address, Alias, Host};
     let job = job(&[Alias, Alias, Address, Host, Alias]).with_on(4, "transport.enabled", "shm,tcp");
     job.run(|communicator| {
@@ -176,8 +195,7 @@ fn b082_tiers_side_by_side_in_one_communicator() {
 }
 
 /// One card of three cannot be registered: its two links are staged on its side, the third stays direct.
-#[test]
-fn b082_one_card_that_cannot_be_registered_degrades_its_own_links() {
+pub fn one_card_that_cannot_be_registered_degrades_its_own_links() {
     job(&[Card::Alias, Card::Address, Card::Alias]).run(|communicator| {
         must_be_right(communicator);
         let plan = communicator.plan();
@@ -195,8 +213,7 @@ fn b082_one_card_that_cannot_be_registered_degrades_its_own_links() {
 }
 
 /// Memory that is freed and given again is registered anew, not found under its old address.
-#[test]
-fn b044_memory_that_comes_again_at_its_address_is_registered_anew() {
+pub fn memory_that_comes_again_at_its_address_is_registered_anew() {
     job(&[Card::Alias, Card::Alias]).run(|communicator| {
         let device = communicator.device();
         let stream = communicator.stream();

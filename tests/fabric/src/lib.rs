@@ -17,13 +17,15 @@ use iccl_tcp::{TcpDomain, TcpSettings, TcpWaker};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 /// Regions that were left when their domain was closed. The runtime takes everything back before.
-pub(crate) static LEFT: AtomicUsize = AtomicUsize::new(0);
+pub static LEFT: AtomicUsize = AtomicUsize::new(0);
 /// Longer regions are refused for want of memory.
-pub(crate) const MOST_BYTES: u64 = 16 << 20;
+pub const MOST_BYTES: u64 = 16 << 20;
 /// The one rank of a test that may be on host memory, which has no keys.
-pub(crate) const HOST_RANK: u32 = 3;
+pub const HOST_RANK: u32 = 3;
 
-pub(crate) struct Fabric(TcpSettings);
+/// The transport.
+#[derive(Debug)]
+pub struct Fabric(TcpSettings);
 
 impl Plugin for Fabric {
     const NAME: &'static str = "transport-rdma";
@@ -58,6 +60,7 @@ impl Transport for Fabric {
 }
 
 /// What is registered.
+#[derive(Debug)]
 struct Region {
     /// As segments count.
     address: u64,
@@ -67,7 +70,9 @@ struct Region {
     mapped: Option<(usize, usize)>,
 }
 
-pub(crate) struct FabricDomain {
+/// Its use by one communicator.
+#[derive(Debug)]
+pub struct FabricDomain {
     tcp: TcpDomain,
     rank: u32,
     regions: HashMap<u64, Region>,
