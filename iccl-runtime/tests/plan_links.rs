@@ -469,6 +469,7 @@ fn b028_islands_and_local_ranks_keep_interleaved_ranks_apart() {
     for rank in &mut ranks {
         let id = "host-collectives 0.1.0".to_owned();
         let library = NativeLibrary {
+            is_given_up: false,
             id,
             reach: reach::SAME_HOST,
             abilities: NativeAbilities::default(),

@@ -111,6 +111,20 @@ const MUTANTS: &[Mutant] = &[
         tests: ENGINE,
     },
     Mutant {
+        name: "native-calls-out-of-turn",
+        file: "iccl-runtime/src/engine/turn.rs",
+        find: "has_come: schedule.turn_round.is_none(),",
+        replace: "has_come: true,",
+        tests: &["-p", "iccl-tests", "--test", "native_order"],
+    },
+    Mutant {
+        name: "turn-taken-before-it-is-agreed",
+        file: "iccl-runtime/src/engine/turns.rs",
+        find: "one.communicator == self.communicator && one.is_agreed",
+        replace: "one.communicator == self.communicator || one.is_agreed",
+        tests: ENGINE,
+    },
+    Mutant {
         name: "staged-copy-not-awaited",
         file: "iccl-runtime/src/engine/device.rs",
         find: "Ok(progress == Progress::Done)",

@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::ffi::c_void;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -16,7 +15,9 @@ use super::buffer::{Buffer, bytes_of_count};
 use super::element::Element;
 use super::stream::Stream;
 use crate::engine::domain::Domain;
-use crate::engine::{CardPool, CardRegion, Engine, ForkGuard, PluginCard, is_driving};
+use crate::engine::{
+    CardPool, CardRegion, Engine, ForkGuard, NativeDevice, PluginCard, is_driving,
+};
 use crate::lock::lock;
 use crate::plugins::{Plugin, call_error};
 use crate::{Error, ErrorKind, Result};
@@ -31,8 +32,8 @@ pub(super) struct DeviceInner {
     pub(super) open: Arc<OpenDevice>,
     /// Pinned host memory for what communicators move; none where the host reads the device's own.
     pub(super) pinned: Option<Arc<CardPool>>,
-    /// A native communicator on it did not come to rest: its library is not used here again.
-    pub(super) native_is_quarantined: AtomicBool,
+    /// What all communicators of this process share of its native library.
+    pub(super) native: Arc<NativeDevice>,
     plugin: &'static str,
     version: Version,
     facts: DeviceFacts,
@@ -83,12 +84,12 @@ impl Device {
         let pinned = (facts.capabilities.host_accessible == 0)
             .then(|| PluginCard::new(&open, plugin, &facts))
             .map(|card| CardPool::new(Arc::new(card), MemoryKind::PinnedHost));
-        let native_is_quarantined = AtomicBool::new(false);
+        let native = NativeDevice::of(plugin, open.index());
         Self {
             inner: Arc::new(DeviceInner {
                 open,
                 pinned,
-                native_is_quarantined,
+                native,
                 plugin,
                 version,
                 facts,

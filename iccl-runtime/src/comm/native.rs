@@ -14,7 +14,7 @@ use iccl_plugin_api::host::OpenCommunicator;
 use iccl_plugin_api::sdk::NativeCall;
 
 use super::device::Device;
-use crate::engine::NativeIsland;
+use crate::engine::{NativeDevice, NativeIsland};
 use crate::plan::{Plan, PlannedIsland, RankFact};
 use crate::plugins::{CollectivesPlugin, PluginSet};
 use crate::schedule::IslandCall;
@@ -24,10 +24,9 @@ use crate::{Error, ErrorKind, Result};
 /// The native library that this rank may use on its device.
 pub(super) fn library(plugins: &PluginSet, device: &Device) -> Option<NativeLibrary> {
     // Where the device's memory is the host's, the host's own algorithms are as near to it.
-    if device.inner.pinned.is_none() || device.inner.native_is_quarantined.load(Ordering::SeqCst) {
-        return None;
-    }
-    library_of(plugins, device.plugin())
+    device.inner.pinned.as_ref()?;
+    let library = library_of(plugins, device.plugin())?;
+    Some(NativeLibrary { is_given_up: device.inner.native.why_given_up().is_some(), ..library })
 }
 
 /// The native library that a plugin brings, if it has found one.
@@ -37,6 +36,7 @@ pub(super) fn library_of(plugins: &PluginSet, plugin: &str) -> Option<NativeLibr
         id: collectives.library().to_owned(),
         reach: reach::SAME_HOST | reach::OTHER_HOSTS,
         abilities: NativeAbilities::new(collectives.flags(), collectives.support()),
+        is_given_up: false,
         later_fields: Vec::new(),
     })
 }
@@ -169,8 +169,9 @@ impl Drop for Joined {
 }
 
 impl Made {
+    /// It is of this rank's device, and so of this rank.
     fn error(&self, error: iccl_plugin_api::host::CallError) -> Error {
-        self.device.inner.error(error)
+        self.device.inner.error(error).with("device", &self.device)
     }
 }
 
@@ -211,8 +212,8 @@ impl NativeIsland for Made {
         self.communicator.abort().map_err(|error| self.error(error))
     }
 
-    fn quarantine(&self) {
-        self.device.inner.native_is_quarantined.store(true, Ordering::SeqCst);
+    fn device(&self) -> &Arc<NativeDevice> {
+        &self.device.inner.native
     }
 }
 

@@ -18,8 +18,8 @@ pub(super) struct Inquiry {
     rank: u32,
     /// This rank's view.
     pub(super) error: Error,
-    /// Whom each rank that answered waits for: itself if it is in no operation, nobody if it waits
-    /// for local work.
+    /// Whom each rank that answered waits for: itself if it is in no operation, nobody if its
+    /// own device or library holds it up.
     pub(super) waits: BTreeMap<u32, Option<u32>>,
     pub(super) until: Instant,
     /// Whether the others have been told of this rank.
@@ -50,7 +50,7 @@ impl Inquiry {
                     return self.blame(at, "is in no operation");
                 }
                 Some(Some(next)) => *next,
-                Some(None) => return self.blame(at, "waits for local work"),
+                Some(None) => return self.blame(at, "is held up by its own device or library"),
                 None => return self.blame(self.first_silent(at), "does not answer"),
             };
             if next != self.rank && visited.contains(&next) {

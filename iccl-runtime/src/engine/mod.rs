@@ -42,6 +42,8 @@ mod seat;
 mod staging;
 mod state;
 mod thread;
+mod turn;
+mod turns;
 
 #[cfg(test)]
 mod tests;
@@ -75,6 +77,7 @@ pub use plugin_domain::PluginDomain;
 pub use pool::{CardBlock, CardPool};
 pub use program::Program;
 pub use regions::CardRegion;
+pub use turns::NativeDevice;
 
 /// Rounds of a driver that finds nothing, and of one that does, between two looks at the clock.
 const IDLE_ROUNDS_PER_CLOCK: u32 = 16;

@@ -8,14 +8,18 @@
 //! When the communicator fails, the library is told to abort, and the stream to come to rest. Past the
 //! deadline nobody waits any longer: thread, stream and native communicator are left to the library for
 //! ever, no memory that it may touch is used again, and the device's native library is not used again
-//! in this process ([`NativeIsland::quarantine`]).
+//! in this process ([`NativeDevice::give_up`]). Native calls that others made on the device before may
+//! never be done then either, so who waits for its turn there hears of it.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use iccl_plugin_api::Collective;
+
 use super::device::{Card, CardStream};
 use super::state::State;
+use super::turns::{NativeDevice, Ticket};
 use crate::lock::lock;
 use crate::schedule::{IslandCall, Slice, StepKind};
 use crate::{Error, ErrorKind, Result};
@@ -59,8 +63,8 @@ pub trait NativeIsland: Send + Sync {
     /// # Errors
     /// What the library says.
     fn abort(&self) -> Result<()>;
-    /// The library did not come to rest: it is not to be used on this device again.
-    fn quarantine(&self);
+    /// What all communicators of this process share of the device that it is on.
+    fn device(&self) -> &Arc<NativeDevice>;
 }
 
 /// What wakes the driver.
@@ -93,6 +97,8 @@ struct Shared {
     done: Mutex<Vec<Result<(u32, u32)>>>,
     stage: Mutex<Stage>,
     changed: Condvar,
+    /// The call that the issuing thread is inside of.
+    inside: Mutex<Option<Collective>>,
     bell: Bell,
 }
 
@@ -123,14 +129,32 @@ impl Shared {
     }
 }
 
+/// What is seen of a native communicator from outside.
+pub(super) struct Witness {
+    name: Arc<str>,
+    shared: Arc<Shared>,
+}
+
+impl Witness {
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The call that has not returned, if one has not.
+    pub(super) fn inside(&self) -> Option<Collective> {
+        *lock(&self.shared.inside)
+    }
+}
+
 /// The native communicator of an engine.
 pub(super) struct Native {
-    name: String,
+    name: Arc<str>,
     /// None once nothing more is issued.
     jobs: Option<Sender<Job>>,
     shared: Arc<Shared>,
     /// The issuing thread has the other, and leaves.
     island: Weak<dyn NativeIsland>,
+    device: Arc<NativeDevice>,
 }
 
 impl Native {
@@ -149,13 +173,15 @@ impl Native {
             done: Mutex::default(),
             stage: Mutex::new(Stage::Working),
             changed: Condvar::new(),
+            inside: Mutex::new(None),
             bell,
         });
         let stream = CardStream::new(card)?;
         let native = Self {
-            name: island.name().to_owned(),
+            name: island.name().into(),
             jobs: Some(sender),
             shared: Arc::clone(&shared),
+            device: Arc::clone(island.device()),
             island: Arc::downgrade(&island),
         };
         let issuer = Issuer { island, stream, jobs: receiver, shared };
@@ -172,6 +198,16 @@ impl Native {
     /// For messages.
     pub(super) fn name(&self) -> &str {
         &self.name
+    }
+
+    pub(super) fn witness(&self) -> Witness {
+        Witness { name: Arc::clone(&self.name), shared: Arc::clone(&self.shared) }
+    }
+
+    /// A place in the order of the device, for an operation of this communicator.
+    pub(super) fn ticket(&self, communicator: u64, what: String) -> Ticket {
+        let shared = Arc::clone(&self.shared);
+        self.device.ticket(communicator, what, Arc::new(move || (shared.bell)()))
     }
 
     fn issue(&self, job: Job) -> Result<()> {
@@ -204,11 +240,11 @@ impl Native {
         let at_rest = self.shared.await_stage(Stage::AtRest, timeout);
         if !at_rest {
             tracing::warn!(
-                library = self.name,
+                library = &*self.name,
                 "a native library did not come to rest and is left"
             );
+            self.device.give_up(&format!("{} did not come to rest", self.name));
             if let Some(island) = self.island.upgrade() {
-                island.quarantine();
                 // Whoever drops the last one leaves, and may never come back.
                 std::mem::forget(island);
             }
@@ -223,7 +259,10 @@ impl Native {
             return;
         }
         if !self.shared.await_stage(Stage::Gone, LEAVE) {
-            tracing::warn!(library = self.name, "a native communicator was not left in {LEAVE:?}");
+            tracing::warn!(
+                library = &*self.name,
+                "a native communicator was not left in {LEAVE:?}"
+            );
         }
     }
 }
@@ -265,12 +304,14 @@ impl Issuer {
             let wait = if self.stream.is_idle() { ASK_IDLE } else { nap };
             match self.jobs.recv_timeout(wait) {
                 Ok(job) => {
+                    let stream = self.stream.handle();
+                    let Job { call, source, destination, .. } = &job;
+                    *lock(&self.shared.inside) = Some(call.collective);
                     // SAFETY: the run keeps the memory of the job until it is done or all is at rest, and
                     // its schedule orders every other use of it.
-                    unsafe {
-                        let stream = self.stream.handle();
-                        self.island.call(&job.call, job.source, job.destination, stream)?;
-                    }
+                    let called = unsafe { self.island.call(call, *source, *destination, stream) };
+                    *lock(&self.shared.inside) = None;
+                    called?;
                     self.stream.then((job.serial, job.step))?;
                     nap = NAP;
                 }
@@ -291,7 +332,8 @@ impl Issuer {
 }
 
 impl State {
-    /// A native call's dependencies are met: issues it, and those behind it that wait for it only.
+    /// A native call's dependencies are met, or the operation's turn has come: issues it, and those behind
+    /// it that wait for it only.
     pub(super) fn issue_native(&mut self, index: usize) -> Result<()> {
         let run = &mut self.runs[index];
         let calls = run.program.native_calls();
@@ -308,6 +350,9 @@ impl State {
                 let text = format!("{}: no native library for {call:?}", run.operation);
                 Error::new(ErrorKind::Internal, text)
             })?;
+            if !run.turn.has_come() {
+                break;
+            }
             let address = |slice: Slice| match slice.bytes {
                 0 => std::ptr::null_mut(),
                 _ => run.address(slice),
@@ -329,12 +374,13 @@ impl State {
         }
         let name = native.name().to_owned();
         for one in done {
-            let (serial, step) = one.map_err(|error| {
-                let text = format!("{name}: {}", error.message());
-                Error::new(error.kind(), text).with_source(error)
-            })?;
+            let (serial, step) = one.map_err(|error| error.within(&name))?;
             if let Some(index) = self.runs.iter().position(|run| run.serial == serial) {
-                self.runs[index].native_done += 1;
+                let run = &mut self.runs[index];
+                run.native_done += 1;
+                if run.native_done as usize == run.program.native_calls().len() {
+                    run.turn.end();
+                }
                 self.complete_step(index, step)?;
             }
         }

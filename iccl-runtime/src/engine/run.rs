@@ -11,8 +11,8 @@ use super::pool::CardBlock;
 use super::program::Program;
 use super::scratch::Block;
 use super::staging::StagedRun;
+use super::turn::Turn;
 use crate::schedule::{Buffer, Schedule, Slice, StepKind};
-use crate::topology::RankSet;
 use crate::{Error, ErrorKind};
 
 /// Memory of the engine's that a schedule uses.
@@ -30,6 +30,7 @@ pub(super) struct Run {
     pub(super) serial: u32,
     pub(super) scratch: Scratch,
     pub(super) staged: StagedRun,
+    pub(super) turn: Turn,
     /// Native calls that were issued, and those that are done.
     pub(super) native_issued: u32,
     pub(super) native_done: u32,
@@ -109,7 +110,34 @@ impl Run {
             let sends = matches!(kind, StepKind::Send { .. } | StepKind::GateSend { .. });
             (in_flight > 0).then_some((sends, step, queue.peer))
         });
-        outstanding.min().map(|(_, _, peer)| peer)
+        let first = outstanding.min().map(|(_, _, peer)| peer);
+        first.or_else(|| self.waits_for_on_island())
+    }
+
+    /// A rank that waits inside the native library for the others of its island names the next of them:
+    /// along this circle all come to the one whose call has not returned, which names nobody.
+    fn waits_for_on_island(&self) -> Option<u32> {
+        if self.native_issued == self.native_done || self.turn.inside().is_some() {
+            return None;
+        }
+        let schedule = self.program.schedule();
+        let island = schedule.island.as_deref()?;
+        let own = island.iter().position(|rank| *rank == schedule.rank)?;
+        Some(island[(own + 1) % island.len()])
+    }
+
+    fn waits_for_native(&self) -> String {
+        let library = self.turn.library();
+        if let Some(call) = self.turn.inside() {
+            return format!("{library} has not returned from {call}");
+        }
+        let oldest = self.program.native_calls()[self.native_done as usize];
+        match &self.program.schedule().steps[oldest as usize].kind {
+            StepKind::Native { call, .. } => {
+                format!("{library} is not done with {}", call.collective)
+            }
+            _ => unreachable!("only native calls are in the list of native calls"),
+        }
     }
 
     /// The peers that messages are outstanding with, and a sentence about them.
@@ -128,12 +156,11 @@ impl Run {
         let text = match (collective, &peers[..]) {
             (Collective::Send, [peer]) => format!("unmatched send to rank {peer}"),
             (Collective::Recv, [peer]) => format!("unmatched receive from rank {peer}"),
-            (_, []) if self.native_issued > self.native_done => {
-                let island = self.program.schedule().island.as_deref().unwrap_or_default();
-                let ranks: RankSet = island.iter().copied().collect();
-                format!("waits for the native library of {}", ranks.phrase())
+            (_, []) if self.native_issued > self.native_done => self.waits_for_native(),
+            (_, []) => {
+                let turn = self.turn.waits_for();
+                turn.unwrap_or_else(|| "waits for its own device".to_owned())
             }
-            (_, []) => "waits for local work".to_owned(),
             (_, peers) => {
                 let told: Vec<_> = peers
                     .iter()

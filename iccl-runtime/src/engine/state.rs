@@ -22,6 +22,7 @@ use super::regions::Regions;
 use super::run::{Run, Scratch, scratch_bytes};
 use super::scratch::Pool;
 use super::staging::{Staged, StagedRun, Staging};
+use super::turn::Turn;
 use super::{EngineOptions, EngineParts};
 use crate::schedule::{Buffer, Slice, StepKind};
 use crate::{Error, ErrorKind, Result};
@@ -33,6 +34,8 @@ const SUSPICION: Duration = Duration::from_millis(700);
 
 /// How long channels and cards may take to come to rest after a failure.
 const REST: Duration = Duration::from_secs(2);
+/// How long a native library may after an abort: who aborts does not want to wait.
+const REST_AFTER_ABORT: Duration = Duration::from_millis(500);
 
 /// How often a card is asked whether it has met an error of its own.
 const ASK_CARD: Duration = Duration::from_millis(10);
@@ -62,7 +65,7 @@ impl Line {
 
 pub(super) struct State {
     rank: u32,
-    communicator: u64,
+    pub(super) communicator: u64,
     epoch: u32,
     options: EngineOptions,
     pub(super) domains: Vec<Box<dyn Domain>>,
@@ -161,6 +164,7 @@ impl State {
         moved |= self.progress_domains()?;
         moved |= self.land()?;
         moved |= self.land_native()?;
+        moved |= self.take_turns()?;
         for index in (0..self.runs.len()).rev() {
             if self.staging.is_some() {
                 moved |= self.begin_work(index)?;
@@ -200,6 +204,7 @@ impl State {
             serial,
             scratch,
             staged,
+            turn: Turn::new(&program),
             native_issued: 0,
             native_done: 0,
             waiting_for: program.dependency_counts.clone(),
@@ -263,6 +268,7 @@ impl State {
     }
 
     fn post(&mut self, index: usize, queue: u32, step: u32) -> Result<()> {
+        self.tell_turn(index, step);
         let run = &mut self.runs[index];
         let (peer, slice, kind, message_index, offset, sends) =
             match run.program.schedule().steps[step as usize].kind {
@@ -293,14 +299,17 @@ impl State {
         let token = u64::from(run.serial) << u32::BITS | u64::from(step);
         let path = run.path_of(step);
         let (domain, channel) = self.links.channel(&mut self.domains, peer, run.operation.lane)?;
-        let segment = slice.map(|slice| self.segment(index, step, slice, domain));
+        let segment = match slice {
+            Some(slice) => Some(self.segment(index, step, slice, domain)),
+            None => self.runs[index].turn_segment(step),
+        };
         let segments = segment.as_slice();
         let domain = &mut self.domains[domain];
         let posted = if sends {
-            self.counters.sent(peer, slice.map_or(0, |slice| slice.bytes), path);
+            self.counters.sent(peer, segment.map_or(0, |segment| segment.length), path);
             // SAFETY: the slice lies in the user's send buffer, which whoever asked for the
-            // operation keeps valid until it is over, or in scratch or pinned memory that the run owns;
-            // the schedule orders every write to it after this step's completion.
+            // operation keeps valid until it is over, or in scratch, pinned memory or a turn's messages,
+            // which the run owns; the schedule orders every write to it after this step's completion.
             unsafe { domain.post_send(channel, token, segments, &envelope) }
         } else {
             // SAFETY: as above; the schedule orders every other use of the bytes before this step
@@ -426,6 +435,7 @@ impl State {
         if !self.end_transfer(index, step)? {
             return Ok(());
         }
+        self.hear_turn(index, step);
         self.complete_step(index, step)?;
         // The next messages of the queue may wait for the memory of this one.
         if self.staging.is_some() { self.post_queue(index, queue) } else { Ok(()) }
@@ -737,12 +747,14 @@ impl State {
     /// Ends everything with `error`: no memory of an operation is touched after this.
     pub(super) fn fail(&mut self, error: &Error) {
         let links_rest = self.links.quiesce(&mut self.domains, REST);
-        let native_rests = self.rest_native(REST);
+        let is_abort = error.kind() == ErrorKind::Aborted;
+        let native_rests = self.rest_native(if is_abort { REST_AFTER_ABORT } else { REST });
         let all_rest = self.rest_card(REST) && links_rest && native_rests;
         let waiting = self.lines.drain(..).flat_map(|line| line.waiting);
-        let started = self.runs.drain(..).map(|run| {
+        let started = self.runs.drain(..).map(|mut run| {
             if !all_rest {
                 // A transport or the card may still write there.
+                run.turn.leak_messages();
                 std::mem::forget((run.scratch, run.staged));
                 run.operation.leak_buffers();
             }

@@ -32,6 +32,11 @@ pub enum Unused {
         /// Another on the same device.
         second: u32,
     },
+    /// A rank's process does not use the library on its device any more: it did not come to rest once.
+    GivenUp {
+        /// Which.
+        rank: u32,
+    },
     /// A rank could not join the native communicator.
     Failed {
         /// Which.
@@ -54,16 +59,22 @@ impl PlannedIsland {
             Unused::SharedDevice { first, second } => {
                 format!("ranks {first} and {second} share a device")
             }
+            Unused::GivenUp { rank } => format!(
+                "rank {rank}: it did not come to rest on this device once, so that this process does not \
+                 use it there again"
+            ),
             Unused::Failed { rank, cause } => format!("rank {rank}: {cause}"),
         })
     }
 
     /// What an operator should know.
     pub(super) fn warning(&self) -> Option<String> {
-        let Some(Unused::Failed { rank, cause }) = &self.unused else { return None };
+        let why = self.why_unused()?;
+        if !matches!(self.unused, Some(Unused::GivenUp { .. } | Unused::Failed { .. })) {
+            return None;
+        }
         let ranks: RankSet = self.ranks.iter().copied().collect();
-        let (library, ranks) = (&self.library, ranks.phrase());
-        Some(format!("{library} is not used for {ranks}: rank {rank}: {cause}"))
+        Some(format!("{} is not used for {}: {why}", self.library, ranks.phrase()))
     }
 }
 
@@ -80,6 +91,11 @@ pub(super) fn islands(
             let first = *devices.entry((host.key, &device.plugin, device.index)).or_insert(*rank);
             (first != *rank).then_some(Unused::SharedDevice { first, second: *rank })
         })
+    };
+    let given_up = |ranks: &[u32]| {
+        let library = |rank: &&u32| ordered[**rank as usize].native_library.as_ref();
+        let is_given_up = |rank: &&u32| library(rank).is_some_and(|library| library.is_given_up);
+        ranks.iter().find(is_given_up).map(|rank| Unused::GivenUp { rank: *rank })
     };
     let failed = |ranks: &[u32]| {
         let failed = evidence.ranks.iter().filter_map(|(rank, fact)| match fact {
@@ -100,7 +116,9 @@ pub(super) fn islands(
             ranks: island.ranks.clone(),
             unused: match island.ranks[..] {
                 [_] => Some(Unused::OneRank),
-                _ => shared(&island.ranks).or_else(|| failed(&island.ranks)),
+                _ => shared(&island.ranks)
+                    .or_else(|| given_up(&island.ranks))
+                    .or_else(|| failed(&island.ranks)),
             },
         })
         .collect()

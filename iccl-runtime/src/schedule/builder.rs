@@ -30,6 +30,7 @@ pub(super) struct Builder<'a> {
     in_place: bool,
     origins: Origins,
     gated: bool,
+    turn_round: Option<u32>,
     /// After which steps all ranks are known to agree: nothing is written to the receive buffer
     /// before. Once a step comes after all of them, it stands for them.
     agreement: Vec<u32>,
@@ -58,6 +59,7 @@ impl<'a> Builder<'a> {
             in_place,
             origins: if in_place { request.in_place_origins() } else { Origins::default() },
             gated: false,
+            turn_round: None,
             agreement: Vec::new(),
             pending: Vec::new(),
         }
@@ -173,11 +175,24 @@ impl<'a> Builder<'a> {
     /// Comes before all data steps, so that both ends of a pair see the same order of messages. The
     /// receives form a chain, so that a step that waits for the last one waits for all. A rank that
     /// must [hear](Builder::hear) others first sends nothing before it has.
+    ///
+    /// Where native libraries are called, a second exchange of the same form follows, over which the
+    /// ranks agree on the operation's turn. Not in one: a rank that offered a turn before all have begun
+    /// would hold up what comes after it for as long as another rank does not call.
     pub(super) fn gate(&mut self) {
+        let rounds = self.disseminate(0);
+        if self.request.takes_turns() {
+            self.turn_round = Some(rounds);
+            self.disseminate(rounds);
+        }
+    }
+
+    /// Tells every rank what every rank knows, in rounds numbered from `round`. Gives the number of the
+    /// next.
+    fn disseminate(&mut self, mut round: u32) -> u32 {
         let ranks = u64::from(self.request.ranks);
         let rank = u64::from(self.request.rank);
         let mut distance = 1;
-        let mut round = 0;
         while distance < ranks {
             self.pending.extend(&self.agreement);
             let peer = ((rank + distance) % ranks) as u32;
@@ -190,6 +205,7 @@ impl<'a> Builder<'a> {
             distance *= 2;
             round += 1;
         }
+        round
     }
 
     pub(super) fn finish(self) -> Result<Schedule> {
@@ -211,6 +227,7 @@ impl<'a> Builder<'a> {
             device_scratch_bytes: self.device_scratch_bytes,
             island: self.island,
             gated: self.gated,
+            turn_round: self.turn_round,
             algorithm: request.algorithm,
             collective: request.collective,
             dtype: request.dtype,

@@ -137,7 +137,12 @@ pub fn cost(algorithm: Algorithm, request: &Request) -> Cost {
         (Algorithm::Native, _) => native::cost(request),
         (Algorithm::Islands, _) => all_reduce::islands::cost(request),
     };
-    let gate_rounds = if gated { u64::from(log2_ceil(request.ranks)) } else { 0 };
+    let rounds = u64::from(log2_ceil(request.ranks));
+    let gate_rounds = match (gated, request.with_algorithm(algorithm).takes_turns()) {
+        (false, _) => 0,
+        (true, false) => rounds,
+        (true, true) => 2 * rounds,
+    };
     Cost { gate_rounds, ..data }
 }
 

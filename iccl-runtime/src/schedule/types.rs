@@ -67,6 +67,12 @@ impl Request {
     pub fn with_algorithm(&self, algorithm: Algorithm) -> Self {
         Self { algorithm, ..self.clone() }
     }
+
+    /// Whether the ranks agree on a turn before they begin: see [`Schedule::turn_round`].
+    pub(super) fn takes_turns(&self) -> bool {
+        let is_empty = self.count == 0 && self.counts.is_none();
+        self.ranks > 1 && !is_empty && self.algorithm.facts().needs_islands
+    }
 }
 
 impl fmt::Display for Request {
@@ -215,15 +221,16 @@ pub enum StepKind {
         /// What is written.
         destination: Slice,
     },
-    /// Sends the fingerprints that this rank knows so far. Shares the peer's queue with data
-    /// messages but is not counted in their `index`; at most one per peer.
+    /// Sends the fingerprints that this rank knows so far or, from [`Schedule::turn_round`] on, the
+    /// latest turn that it knows of. Shares the peer's queue with data messages but is not counted in
+    /// their `index`; at most one of each sort per peer.
     GateSend {
         /// To whom.
         peer: u32,
         /// The round, from 0.
         round: u32,
     },
-    /// Receives and compares fingerprints.
+    /// Receives and compares fingerprints; from [`Schedule::turn_round`] on, hears of turns.
     GateRecv {
         /// From whom.
         peer: u32,
@@ -296,6 +303,11 @@ pub struct Schedule {
     /// written before all ranks are known to agree. Otherwise every message carries the
     /// fingerprint.
     pub gated: bool,
+    /// From which round on the gate's messages carry turns: all ranks are known to have begun the
+    /// operation, and agree on the latest turn that one of them can offer. That is the operation's
+    /// place among those of all communicators that call native libraries on the same devices. `None`
+    /// where nothing native is called.
+    pub turn_round: Option<u32>,
     /// The algorithm.
     pub algorithm: Algorithm,
     /// What is done.
@@ -325,6 +337,16 @@ impl Schedule {
     /// The steps that must have completed before `step` may start; all have smaller indices.
     pub fn dependencies(&self, step: &Step) -> &[u32] {
         &self.dependency_list[step.dependencies.start as usize..step.dependencies.end as usize]
+    }
+
+    /// Whether the step belongs to the exchange of turns.
+    pub fn is_of_turn(&self, kind: &StepKind) -> bool {
+        match kind {
+            StepKind::GateSend { round, .. } | StepKind::GateRecv { round, .. } => {
+                self.turn_round.is_some_and(|first| *round >= first)
+            }
+            _ => false,
+        }
     }
 
     /// The slices that a reduction reads, in the order in which they are combined.

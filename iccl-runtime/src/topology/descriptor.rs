@@ -103,6 +103,8 @@ pub struct NativeLibrary {
     pub reach: u32,
     /// What it can do.
     pub abilities: NativeAbilities,
+    /// Whether the rank's process does not use it on this device any more: it did not come to rest once.
+    pub is_given_up: bool,
     /// Fields of a later version.
     pub later_fields: Vec<u8>,
 }
@@ -311,6 +313,7 @@ impl NativeLibrary {
         write_text(&mut out, "native library id", MAX_NAME_BYTES, &self.id)?;
         write_number(&mut out, self.reach);
         self.abilities.encode(&mut out)?;
+        out.u8(u8::from(self.is_given_up));
         out.raw(&self.later_fields);
         Ok(out)
     }
@@ -320,6 +323,11 @@ impl NativeLibrary {
             id: read_text(&mut input, "native library id", MAX_NAME_BYTES)?,
             reach: read_number(&mut input, "native library reach")?,
             abilities: NativeAbilities::decode(&mut input)?,
+            is_given_up: match input.u8("whether the native library is given up")? {
+                0 => false,
+                1 => true,
+                value => return Err(unknown("whether the native library is given up", value)),
+            },
             later_fields: read_rest(input)?,
         })
     }
@@ -461,6 +469,7 @@ mod tests {
                 id: "host 0.1.0".to_owned(),
                 reach: reach::SAME_HOST,
                 abilities: abilities(),
+                is_given_up: true,
                 later_fields: Vec::new(),
             }),
             transports: vec![

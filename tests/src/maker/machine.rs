@@ -55,7 +55,7 @@ impl Machine {
         }
         machine.set = PluginSet::load(&Config::load(&sources).expect("settings")).expect("plugins");
         let records = machine.set.records();
-        assert_eq!(machine.set.devices().len(), maker.cards, "{records:?}");
+        assert_eq!(machine.set.devices_of(maker.plugin()).count(), maker.cards, "{records:?}");
         machine
     }
 
@@ -92,7 +92,8 @@ impl Machine {
 
     /// Opens a card.
     pub fn card(&self, index: usize) -> Arc<OpenDevice> {
-        Arc::new(self.set.devices()[index].open().expect("a card"))
+        let mut cards = self.set.devices_of(self.maker.plugin());
+        Arc::new(cards.nth(index).expect("so many").open().expect("a card"))
     }
 
     /// One of the simulated libraries: the same object as the plugin has.

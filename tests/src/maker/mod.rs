@@ -9,9 +9,10 @@ mod process;
 pub mod program;
 mod ranks;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 
 use tempfile::TempDir;
 
@@ -52,10 +53,14 @@ impl Maker {
         self.name.split('-').next().unwrap_or(self.name)
     }
 
-    /// A folder with this plugin alone. One maker has one test process.
-    pub fn plugin_folder(&self) -> &'static Path {
-        static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-        FOLDER.get_or_init(|| maker_plugin_folder(self.plugin()))
+    /// A folder with this plugin alone. Built once for a test process.
+    ///
+    /// # Panics
+    /// If it can't be built.
+    pub fn plugin_folder(&self) -> PathBuf {
+        static FOLDERS: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
+        let mut folders = FOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
+        folders.entry(self.plugin()).or_insert_with(|| maker_plugin_folder(self.plugin())).clone()
     }
 
     /// Where the simulated libraries lie.
@@ -66,7 +71,7 @@ impl Maker {
     /// `iccl plugins --json` with the plugin alone, which runs in the command's own process.
     pub fn plugins(&self, libraries: Option<&Path>, variables: &[(&str, &str)]) -> Command {
         let words = ["plugins", "--json", "--set", "plugins.probe=inline"];
-        let mut command = iccl_with(self.plugin_folder(), &words);
+        let mut command = iccl_with(&self.plugin_folder(), &words);
         if let Some(libraries) = libraries {
             let setting = format!("plugin.{}.library_dir={}", self.plugin(), libraries.display());
             command.args(["--set", &setting]);

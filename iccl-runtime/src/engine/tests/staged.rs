@@ -533,9 +533,8 @@ fn pinned_memory_is_bounded_shared_and_kept() {
 }
 
 /// A library that only says that it was given up.
-#[derive(Default)]
 struct IdleLibrary {
-    is_quarantined: AtomicBool,
+    device: Arc<NativeDevice>,
 }
 
 impl NativeIsland for IdleLibrary {
@@ -557,8 +556,8 @@ impl NativeIsland for IdleLibrary {
     fn abort(&self) -> Result<()> {
         Ok(())
     }
-    fn quarantine(&self) {
-        self.is_quarantined.store(true, Ordering::SeqCst);
+    fn device(&self) -> &Arc<NativeDevice> {
+        &self.device
     }
 }
 
@@ -568,7 +567,7 @@ fn a_native_library_that_does_not_come_to_rest_is_not_waited_for_when_it_is_left
     for breaks in [true, false] {
         let late = Arc::new(LateCard::new(1, Duration::from_millis(1)));
         let card: Arc<dyn Card> = Arc::clone(&late) as _;
-        let library = Arc::<IdleLibrary>::default();
+        let library = Arc::new(IdleLibrary { device: NativeDevice::new("late:0") });
         let island = Arc::clone(&library) as _;
         let mut native = Native::start(0, island, &card, Box::new(|| ())).expect("a thread");
         if breaks {
@@ -576,7 +575,9 @@ fn a_native_library_that_does_not_come_to_rest_is_not_waited_for_when_it_is_left
         }
         let timeout = if breaks { Duration::from_millis(100) } else { SOON };
         assert_eq!(native.rest(timeout), !breaks);
-        assert_eq!(library.is_quarantined.load(Ordering::SeqCst), breaks);
+        let why = library.device.why_given_up();
+        let expected = breaks.then(|| "idle 1.0 on rank 0 did not come to rest".to_owned());
+        assert_eq!(why, expected);
         let before = Instant::now();
         native.leave();
         assert!(before.elapsed() < Duration::from_secs(5), "{:?}", before.elapsed());

@@ -107,7 +107,7 @@ struct Rank<'a> {
     given: HashMap<u32, Vec<Piece>>,
     /// What receives and native calls have got but not yet written.
     arrived: HashMap<u32, Payload>,
-    /// Whose fingerprints are known after each gate receive.
+    /// Whose fingerprints are known after each gate receive; in the exchange of turns, whose turns.
     known: HashMap<u32, Vec<u64>>,
 }
 
@@ -241,7 +241,7 @@ impl<'a> Run<'a> {
                 if rank.sends(step) {
                     self.capture(place, step)?;
                 } else {
-                    rank.store(step);
+                    rank.store(step)?;
                 }
                 self.complete(place, step);
                 Ok(())
@@ -333,7 +333,7 @@ impl<'a> Run<'a> {
         for ((place, step), result) in places.into_iter().zip(steps).zip(results) {
             self.ranks[place].arrived.insert(step, Payload::Data(result));
             if self.random.coin() {
-                self.ranks[place].store(step);
+                self.ranks[place].store(step)?;
             }
             self.possible.push(Action::Complete { place, step });
         }
@@ -407,7 +407,7 @@ impl<'a> Run<'a> {
         let payload = self.channels[channel].payloads[&ordinal].clone();
         self.ranks[receiver].arrived.insert(recv, payload);
         if self.random.coin() {
-            self.ranks[receiver].store(recv);
+            self.ranks[receiver].store(recv)?;
         }
         self.possible.push(Action::Complete { place: receiver, step: recv });
         if self.buffering == Buffering::Rendezvous {
@@ -613,12 +613,18 @@ impl<'a> Rank<'a> {
     fn payload(&mut self, step: u32) -> Result<Payload, Fault> {
         match self.kind(step) {
             StepKind::Send { source, .. } => Ok(Payload::Data(self.read(*source, step)?)),
-            _ => Ok(Payload::Gate(self.fingerprints_before(step))),
+            kind => {
+                // A turn is offered when all are known to have begun.
+                if self.schedule.is_of_turn(kind) {
+                    self.require_all(&self.fingerprints_before(step, false), step)?;
+                }
+                Ok(Payload::Gate(self.known_before(step)))
+            }
         }
     }
 
     /// A receive or a native call puts away what has arrived for it, if it has not done so before.
-    fn store(&mut self, step: u32) {
+    fn store(&mut self, step: u32) -> Result<(), Fault> {
         match (self.arrived.remove(&step), self.kind(step)) {
             (
                 Some(Payload::Data(pieces)),
@@ -626,33 +632,57 @@ impl<'a> Rank<'a> {
             ) => {
                 self.memory.write(*destination, &pieces);
             }
-            (Some(Payload::Gate(mut known)), _) => {
-                add(&mut known, &self.fingerprints_before(step));
+            (Some(Payload::Gate(mut known)), kind) => {
+                if self.schedule.is_of_turn(kind) {
+                    self.require_all(&self.fingerprints_before(step, false), step)?;
+                }
+                add(&mut known, &self.known_before(step));
                 self.known.insert(step, known);
             }
             _ => {}
         }
+        Ok(())
     }
 
-    /// The fingerprints that a gate step certainly knows: those that its dependencies brought.
-    fn fingerprints_before(&self, step: u32) -> Vec<u64> {
+    /// What a gate step certainly knows: fingerprints or turns, whichever it tells.
+    fn known_before(&self, step: u32) -> Vec<u64> {
+        self.fingerprints_before(step, self.schedule.is_of_turn(self.kind(step)))
+    }
+
+    /// The fingerprints, or turns, that a gate step certainly knows: those that the steps before it
+    /// brought.
+    fn fingerprints_before(&self, step: u32, turns: bool) -> Vec<u64> {
         let mut known = vec![0; self.schedule.ranks.div_ceil(64) as usize];
         known[self.schedule.rank as usize / 64] |= 1 << (self.schedule.rank % 64);
-        for other in self.schedule.dependencies(&self.schedule.steps[step as usize]) {
-            if let Some(before) = self.known.get(other) {
-                add(&mut known, before);
+        let mut open = vec![step];
+        while let Some(step) = open.pop() {
+            for other in self.schedule.dependencies(&self.schedule.steps[step as usize]) {
+                if turns == self.schedule.is_of_turn(self.kind(*other)) {
+                    self.known.get(other).into_iter().for_each(|before| add(&mut known, before));
+                } else {
+                    open.push(*other);
+                }
             }
         }
         known
     }
 
     fn require_whole_gate(&self) -> Result<(), Fault> {
-        let Some(last) = self.known.keys().max() else { return Ok(()) };
-        let knows = |other: u32| self.known[last][other as usize / 64] >> (other % 64) & 1 == 1;
+        for turns in [false, true] {
+            let of_sort = |step: &&u32| self.schedule.is_of_turn(self.kind(**step)) == turns;
+            if let Some(last) = self.known.keys().filter(of_sort).max() {
+                self.require_all(&self.known[last], *last)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn require_all(&self, known: &[u64], step: u32) -> Result<(), Fault> {
+        let knows = |other: u32| known[other as usize / 64] >> (other % 64) & 1 == 1;
         match (0..self.schedule.ranks).find(|other| !knows(*other)) {
             None => Ok(()),
             Some(unheard) => {
-                Err(Fault::BeforeAgreement { rank: self.schedule.rank, step: *last, unheard })
+                Err(Fault::BeforeAgreement { rank: self.schedule.rank, step, unheard })
             }
         }
     }

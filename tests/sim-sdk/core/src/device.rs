@@ -18,6 +18,8 @@ pub struct Device {
     pub(crate) host_thread: Mutex<()>,
     /// Cards that may be reached directly.
     pub(crate) peers: Mutex<BTreeSet<u32>>,
+    /// Held by the call of a library that the card works on, where it works on one at a time.
+    pub(crate) call: Mutex<()>,
     sticky: AtomicI32,
 }
 
@@ -29,6 +31,7 @@ impl Device {
             order: Mutex::new(()),
             host_thread: Mutex::new(()),
             peers: Mutex::default(),
+            call: Mutex::new(()),
             sticky: AtomicI32::new(0),
         }
     }

@@ -1,7 +1,8 @@
 //! A rank of a communicator: puts calls into streams in the order in which they are made.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
 
 use super::collectives::Call;
 use super::exchange::Ended;
@@ -138,7 +139,8 @@ impl Communicator {
     pub const NOTE_BYTES: usize = NOTE_BYTES;
 
     /// Puts calls into a stream, behind the ends of others. They run one after the other, and after all
-    /// earlier calls of this communicator. `done` is called when they are over, however they ended.
+    /// earlier calls of this communicator; by the setting `exclusive`, also after those of other
+    /// communicators that the card works on. `done` is called when they are over, however they ended.
     pub fn launch(
         self: &Arc<Self>,
         machine: &'static Machine,
@@ -156,7 +158,7 @@ impl Communicator {
         machine.enqueue_after(stream, after, Box::new(|| ()));
         let in_stream = Arc::clone(stream);
         let run = move || {
-            own.run(turn, &calls, &in_stream);
+            own.run(machine, turn, &calls, &in_stream);
             done();
         };
         // Also in a stream that was torn down, so that those behind it get their turn.
@@ -166,7 +168,7 @@ impl Communicator {
         }
     }
 
-    fn run(&self, turn: u64, calls: &[Call], stream: &Stream) {
+    fn run(&self, machine: &Machine, turn: u64, calls: &[Call], stream: &Stream) {
         let mut current = self.turns.current.lock().unwrap_or_else(PoisonError::into_inner);
         while *current != turn {
             current = self.turns.changed.wait(current).unwrap_or_else(PoisonError::into_inner);
@@ -175,6 +177,7 @@ impl Communicator {
         let stop = || {
             self.is_interrupted.load(Ordering::Acquire) || stream.is_aborted() || self.is_stopped()
         };
+        let _card = self.have_card(machine, &stop);
         for call in calls {
             if stop() || self.group.run(call, &stop) == Ended::Stopped {
                 break;
@@ -182,6 +185,26 @@ impl Communicator {
         }
         *self.turns.current.lock().unwrap_or_else(PoisonError::into_inner) = turn + 1;
         self.turns.changed.notify_all();
+    }
+
+    /// A kernel that fills its card keeps it until the other ranks' have come.
+    fn have_card<'a>(
+        &self,
+        machine: &'a Machine,
+        stop: &dyn Fn() -> bool,
+    ) -> Option<MutexGuard<'a, ()>> {
+        if !machine.settings().is_on("exclusive") {
+            return None;
+        }
+        let device = machine.device(self.device).ok()?;
+        loop {
+            match device.call.try_lock() {
+                Ok(card) => return Some(card),
+                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) if stop() => return None,
+                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_micros(50)),
+            }
+        }
     }
 
     /// Ends the calls that are under way on this rank, and all that are yet to come. The others are not
