@@ -99,8 +99,8 @@ impl Run {
         }
     }
 
-    /// The peer of the message that must come next: the first in the order of the schedule, a send
-    /// only if no receive is outstanding.
+    /// The peer of the message or native call that must come next: the first in the order of the
+    /// schedule, a send only if nothing else is outstanding.
     pub(super) fn waits_first_for(&self) -> Option<u32> {
         let schedule = self.program.schedule();
         let outstanding = self.program.queues.iter().enumerate().filter_map(|(index, queue)| {
@@ -110,31 +110,44 @@ impl Run {
             let sends = matches!(kind, StepKind::Send { .. } | StepKind::GateSend { .. });
             (in_flight > 0).then_some((sends, step, queue.peer))
         });
-        let first = outstanding.min().map(|(_, _, peer)| peer);
-        first.or_else(|| self.waits_for_on_island())
+        let native = self.oldest_native().map(|step| (false, step));
+        match (outstanding.min(), native) {
+            (Some((sends, step, peer)), native) if native.is_none_or(|it| (sends, step) < it) => {
+                Some(peer)
+            }
+            _ => self.waits_for_on_island(),
+        }
+    }
+
+    /// The first native call that is issued and not done.
+    fn oldest_native(&self) -> Option<u32> {
+        let is_out = self.native_issued > self.native_done;
+        is_out.then(|| self.program.native_calls()[self.native_done as usize])
     }
 
     /// A rank that waits inside the native library for the others of its island names the next of them:
     /// along this circle all come to the one whose call has not returned, which names nobody.
     fn waits_for_on_island(&self) -> Option<u32> {
-        if self.native_issued == self.native_done || self.turn.inside().is_some() {
+        if self.turn.inside().is_some() {
             return None;
         }
+        self.oldest_native()?;
         let schedule = self.program.schedule();
         let island = schedule.island.as_deref()?;
         let own = island.iter().position(|rank| *rank == schedule.rank)?;
         Some(island[(own + 1) % island.len()])
     }
 
-    fn waits_for_native(&self) -> String {
+    /// What the native library does not do, or whose turn it is there.
+    fn waits_for_native(&self) -> Option<String> {
         let library = self.turn.library();
         if let Some(call) = self.turn.inside() {
-            return format!("{library} has not returned from {call}");
+            return Some(format!("{library} has not returned from {call}"));
         }
-        let oldest = self.program.native_calls()[self.native_done as usize];
+        let Some(oldest) = self.oldest_native() else { return self.turn.waits_for() };
         match &self.program.schedule().steps[oldest as usize].kind {
             StepKind::Native { call, .. } => {
-                format!("{library} is not done with {}", call.collective)
+                Some(format!("{library} is not done with {}", call.collective))
             }
             _ => unreachable!("only native calls are in the list of native calls"),
         }
@@ -156,10 +169,9 @@ impl Run {
         let text = match (collective, &peers[..]) {
             (Collective::Send, [peer]) => format!("unmatched send to rank {peer}"),
             (Collective::Recv, [peer]) => format!("unmatched receive from rank {peer}"),
-            (_, []) if self.native_issued > self.native_done => self.waits_for_native(),
             (_, []) => {
-                let turn = self.turn.waits_for();
-                turn.unwrap_or_else(|| "waits for its own device".to_owned())
+                let native = self.waits_for_native();
+                native.unwrap_or_else(|| "waits for its own device".to_owned())
             }
             (_, peers) => {
                 let told: Vec<_> = peers
@@ -169,7 +181,9 @@ impl Run {
                         None => format!("rank {peer} (not seen yet)"),
                     })
                     .collect();
-                format!("waits for {}", told.join(", "))
+                let native =
+                    self.waits_for_native().map_or(String::new(), |text| format!("{text}; "));
+                format!("{native}waits for {}", told.join(", "))
             }
         };
         (peers, text)

@@ -2,6 +2,7 @@
 //! only when its receive was posted, and bytes move only then.
 
 mod late_card;
+mod native;
 mod staged;
 
 use std::any::Any;
@@ -316,7 +317,7 @@ fn request((rank, ranks): (u32, u32), call: &Call) -> OperationRequest {
         algorithm: call.algorithm,
         chunk_bytes: 256,
         counts: None,
-        islands: None,
+        islands: native::islands(call.algorithm, ranks),
     };
     let schedule = compile(&request).expect("a schedule");
     let point_to_point = matches!(call.collective, Collective::Send | Collective::Recv);

@@ -17,19 +17,30 @@ use crate::engine::device::Card;
 use crate::{Error, ErrorKind, Result};
 
 /// Added to the address of the card's memory: no process has anything mapped there.
-const FAR_AWAY: usize = 1 << 50;
+pub(super) const FAR_AWAY: usize = 1 << 50;
 
 enum Work {
-    Copy { to: usize, from: usize, bytes: usize },
+    Copy {
+        to: usize,
+        from: usize,
+        bytes: usize,
+    },
     Event(u64),
     Call(unsafe extern "C" fn(*mut c_void), usize),
+    /// A call of a library: the stream goes on when it says that it is done.
+    Native {
+        is_done: Box<dyn FnMut() -> bool + Send>,
+        to: Range<usize>,
+        from: Range<usize>,
+    },
 }
 
 impl Work {
     /// What a copy writes and reads of this process's memory.
     fn touches(&self) -> Option<[Range<usize>; 2]> {
-        match *self {
-            Self::Copy { to, from, bytes } => Some([to..to + bytes, from..from + bytes]),
+        match self {
+            Self::Copy { to, from, bytes } => Some([*to..to + bytes, *from..from + bytes]),
+            Self::Native { to, from, .. } => Some([to.clone(), from.clone()]),
             _ => None,
         }
     }
@@ -102,6 +113,13 @@ impl Shared {
                 state.events.insert(event, true);
             }
             Work::Call(function, user) => return self.call(state, function, user),
+            Work::Native { mut is_done, to, from } => {
+                if !is_done() {
+                    let works = state.streams.get_mut(&drawn).expect("it is there");
+                    works.push_front(Work::Native { is_done, to, from });
+                    return;
+                }
+            }
         }
         let works = state.streams.get_mut(&drawn).expect("it is there");
         if let Some(Work::Call(function, user)) =
@@ -196,6 +214,17 @@ impl LateCard {
         self.shared.lock().violations.clone()
     }
 
+    /// Enqueues a call of a library that reads and writes memory of the card.
+    pub(super) fn native(
+        &self,
+        stream: u64,
+        to: Range<usize>,
+        from: Range<usize>,
+        is_done: impl FnMut() -> bool + Send + 'static,
+    ) {
+        self.push(stream, Work::Native { is_done: Box::new(is_done), to, from });
+    }
+
     /// Memory of the card that holds `elements`.
     pub(super) fn memory(&self, elements: &[i64]) -> *mut u8 {
         let bytes = size_of_val(elements).max(1) as u64;
@@ -238,11 +267,12 @@ impl LateCard {
                     "a copy meets {count} others that are under way on other streams"
                 ));
             }
-            if state
-                .allocations
-                .range(..=written.start)
-                .next_back()
-                .is_none_or(|(start, layout)| written.end > start + layout.size())
+            if !written.is_empty()
+                && state
+                    .allocations
+                    .range(..=written.start)
+                    .next_back()
+                    .is_none_or(|(start, layout)| written.end > start + layout.size())
             {
                 state.violations.push("a copy writes beyond an allocation".to_owned());
             }

@@ -12,15 +12,15 @@ const SOON: Duration = Duration::from_secs(60);
 const GUARD: usize = 3;
 const UNTOUCHED: i64 = -77;
 
-struct Rank {
-    engine: Engine,
-    card: Arc<LateCard>,
-    pool: Arc<CardPool>,
+pub(super) struct Rank {
+    pub(super) engine: Engine,
+    pub(super) card: Arc<LateCard>,
+    pub(super) pool: Arc<CardPool>,
 }
 
 /// Ranks on cards of their own.
-struct Ranks {
-    ranks: Vec<Rank>,
+pub(super) struct Ranks {
+    pub(super) ranks: Vec<Rank>,
 }
 
 fn ranks_on(cards: Vec<LateCard>, staging_bytes: u64) -> Ranks {
@@ -28,6 +28,15 @@ fn ranks_on(cards: Vec<LateCard>, staging_bytes: u64) -> Ranks {
 }
 
 fn ranks_with(cards: Vec<LateCard>, options: EngineOptions) -> Ranks {
+    ranks_with_native(cards, options, |_, _| None)
+}
+
+/// Ranks on cards of their own, some of which a library serves.
+pub(super) fn ranks_with_native(
+    cards: Vec<LateCard>,
+    options: EngineOptions,
+    mut native: impl FnMut(u32, &Arc<LateCard>) -> Option<Arc<dyn NativeIsland>>,
+) -> Ranks {
     let hub = Arc::new(Mutex::new(Hub::default()));
     let count = cards.len() as u32;
     let ranks = cards.into_iter().zip(0..).map(|(card, rank)| {
@@ -36,6 +45,7 @@ fn ranks_with(cards: Vec<LateCard>, options: EngineOptions) -> Ranks {
         let engine = Engine::start(EngineParts {
             options,
             pinned: Some(Arc::clone(&pool)),
+            native: native(rank, &card),
             ..parts(rank, count, &hub)
         });
         Rank { engine: engine.expect("an engine"), card, pool }
@@ -123,7 +133,7 @@ fn on_host(ranks: u32, call: &Call) -> Vec<Vec<i64>> {
 
 impl Ranks {
     /// The same on cards. The scalar lies on the card on every second rank.
-    fn run(&self, call: &Call) -> Vec<(Result<()>, Vec<i64>)> {
+    pub(super) fn run(&self, call: &Call) -> Vec<(Result<()>, Vec<i64>)> {
         let count = self.ranks.len() as u32;
         std::thread::scope(|scope| {
             let threads = self.ranks.iter().zip(0..).map(|(Rank { engine, card, .. }, rank)| {
@@ -156,7 +166,7 @@ impl Ranks {
         })
     }
 
-    fn must_be_right(&self, call: &Call) {
+    pub(super) fn must_be_right(&self, call: &Call) {
         let what = format!(
             "{} {} by {} of {} in place {} on {}",
             call.collective,
@@ -166,7 +176,10 @@ impl Ranks {
             call.in_place,
             self.ranks.len()
         );
-        let expected = on_host(self.ranks.len() as u32, call);
+        // Native libraries serve cards only.
+        let needs_library = call.algorithm.facts().needs_islands;
+        let by = if needs_library { Algorithm::Owner } else { call.algorithm };
+        let expected = on_host(self.ranks.len() as u32, &Call { algorithm: by, ..*call });
         for (rank, (outcome, received)) in self.run(call).into_iter().enumerate() {
             outcome.unwrap_or_else(|error| panic!("{what}: rank {rank}: {error}"));
             assert_eq!(received, expected[rank], "{what}: rank {rank}");
