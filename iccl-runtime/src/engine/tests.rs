@@ -3,6 +3,7 @@
 
 mod late_card;
 mod native;
+mod reached;
 mod staged;
 
 use std::any::Any;

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use iccl_plugin_api::MemoryKind;
 use iccl_plugin_api::sdk::Progress;
+use iccl_plugin_api::tables::{MemoryRegion, region_form};
 
 use crate::engine::device::Card;
 use crate::{Error, ErrorKind, Result};
@@ -52,6 +53,8 @@ struct State {
     /// Whether each event was reached since it was last recorded.
     events: BTreeMap<u64, bool>,
     allocations: BTreeMap<usize, Layout>,
+    /// What NICs know: where it begins, and its length.
+    exported: BTreeMap<u64, u64>,
     last_handle: u64,
     random: u64,
     violations: Vec<String>,
@@ -64,6 +67,7 @@ pub(super) struct LateCard {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     has_events: bool,
+    is_reached: bool,
 }
 
 struct Shared {
@@ -75,6 +79,7 @@ struct Shared {
     ended: AtomicBool,
     calls: AtomicU64,
     allocated_by_drivers: AtomicU64,
+    flushes: AtomicU64,
 }
 
 impl Shared {
@@ -155,6 +160,7 @@ impl LateCard {
             ended: AtomicBool::new(false),
             calls: AtomicU64::new(0),
             allocated_by_drivers: AtomicU64::new(0),
+            flushes: AtomicU64::new(0),
         });
         let for_thread = Arc::clone(&shared);
         let thread = std::thread::spawn(move || {
@@ -165,12 +171,27 @@ impl LateCard {
                 std::thread::sleep(for_thread.pause);
             }
         });
-        Self { shared, thread: Some(thread), has_events: true }
+        Self { shared, thread: Some(thread), has_events: true, is_reached: false }
     }
 
     pub(super) fn without_events(mut self) -> Self {
         self.has_events = false;
         self
+    }
+
+    /// NICs reach its memory.
+    pub(super) fn reached(mut self) -> Self {
+        self.is_reached = true;
+        self
+    }
+
+    pub(super) fn is_reached(&self) -> bool {
+        self.is_reached
+    }
+
+    /// How often it was told that a NIC wrote to its memory.
+    pub(super) fn flushes(&self) -> u64 {
+        self.shared.flushes.load(Ordering::SeqCst)
     }
 
     /// Nothing lands any more.
@@ -311,6 +332,10 @@ impl Card for LateCard {
         if in_use {
             state.violations.push("memory was freed that a copy uses".to_owned());
         }
+        let is_inside = |begin: &u64| range.contains(&(*begin as usize));
+        if state.exported.keys().any(is_inside) {
+            state.violations.push("memory was freed that a NIC knows".to_owned());
+        }
         // SAFETY: allocated with this layout, and forgotten now.
         unsafe { dealloc(std::ptr::with_exposed_provenance_mut(address), layout) };
         Ok(())
@@ -400,6 +425,26 @@ impl Card for LateCard {
         self.check("event_query")?;
         let reached = self.shared.lock().events[&event];
         Ok(if reached { Progress::Done } else { Progress::Pending })
+    }
+    fn region_alignment(&self) -> Option<u64> {
+        self.is_reached.then_some(8)
+    }
+    fn export_region(&self, pointer: *mut u8, bytes: u64) -> Result<MemoryRegion> {
+        let address = pointer.wrapping_sub(FAR_AWAY).addr() as u64;
+        let other = self.shared.lock().exported.insert(address, bytes);
+        assert_eq!(other, None, "exported twice");
+        let (form, descriptor) = (region_form::HOST_ALIAS, -1);
+        Ok(MemoryRegion { form, descriptor, address, offset: 0, length: bytes, cookie: 1 })
+    }
+    fn release_region(&self, region: &MemoryRegion) -> Result<()> {
+        let known = self.shared.lock().exported.remove(&region.address);
+        assert_eq!(known, Some(region.length), "it was exported");
+        Ok(())
+    }
+    fn flush(&self, pointer: *mut u8, _bytes: u64) -> Result<()> {
+        assert!(pointer.addr() >= FAR_AWAY, "an address of the card");
+        self.shared.flushes.fetch_add(1, Ordering::SeqCst);
+        Ok(())
     }
     fn calls_host(&self) -> bool {
         true

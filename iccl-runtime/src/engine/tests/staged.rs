@@ -2,6 +2,7 @@
 //! land, with as little pinned memory as there can be, and nothing is used while a card may touch it.
 
 use super::late_card::LateCard;
+use super::reached;
 use super::*;
 use iccl_plugin_api::MemoryKind;
 
@@ -23,7 +24,7 @@ pub(super) struct Ranks {
     pub(super) ranks: Vec<Rank>,
 }
 
-fn ranks_on(cards: Vec<LateCard>, staging_bytes: u64) -> Ranks {
+pub(super) fn ranks_on(cards: Vec<LateCard>, staging_bytes: u64) -> Ranks {
     ranks_with(cards, EngineOptions { staging_bytes, ..EngineOptions::default() })
 }
 
@@ -42,18 +43,19 @@ pub(super) fn ranks_with_native(
     let ranks = cards.into_iter().zip(0..).map(|(card, rank)| {
         let card = Arc::new(card);
         let pool = CardPool::new(Arc::clone(&card) as _, MemoryKind::PinnedHost);
-        let engine = Engine::start(EngineParts {
-            options,
-            pinned: Some(Arc::clone(&pool)),
-            native: native(rank, &card),
-            ..parts(rank, count, &hub)
-        });
+        let mut parts = parts(rank, count, &hub);
+        if card.is_reached() {
+            reached::by_nics(&mut parts);
+        }
+        let pinned = Some(Arc::clone(&pool));
+        let native = native(rank, &card);
+        let engine = Engine::start(EngineParts { options, pinned, native, ..parts });
         Rank { engine: engine.expect("an engine"), card, pool }
     });
     Ranks { ranks: ranks.collect() }
 }
 
-fn late_cards(count: u64) -> Vec<LateCard> {
+pub(super) fn late_cards(count: u64) -> Vec<LateCard> {
     (0..count).map(|seed| LateCard::new(seed + 1, Duration::from_micros(10))).collect()
 }
 
@@ -143,9 +145,16 @@ impl Ranks {
                     let scalar = [i64::from(rank) + 2];
                     let on_card = card.memory(&scalar);
                     let scalar_is_on_device = rank % 2 == 0;
+                    let allocations = [(from, &send), (to, &receive)].map(|(memory, elements)| {
+                        reached::allocation(memory, size_of_val(elements.as_slice()))
+                    });
                     let request = OperationRequest {
                         scalar: if scalar_is_on_device { on_card } else { scalar.as_ptr().cast() },
                         scalar_is_on_device,
+                        allocations: [
+                            Some(allocations[usize::from(in_place.is_some())]),
+                            Some(allocations[1]),
+                        ],
                         ..Prepared::at(request, from, to, in_place)
                     };
                     let outcome = submit_request(engine, request)
@@ -153,6 +162,9 @@ impl Ranks {
                     let received = card.read(to, receive.len());
                     if outcome.is_ok() {
                         assert_eq!(card.read(from, send.len()), send, "the send buffer changed");
+                        for allocation in allocations {
+                            assert!(engine.forget(allocation.number));
+                        }
                         for memory in [from, to, on_card] {
                             // SAFETY: allocated above, and the operation is over.
                             unsafe { card.free(memory) }.expect("freed");
@@ -191,7 +203,7 @@ impl Ranks {
 }
 
 /// Every collective by every algorithm that carries it, in place and not.
-fn all_calls() -> Vec<Call> {
+pub(super) fn all_calls() -> Vec<Call> {
     let mut calls = Vec::new();
     for algorithm in Algorithm::ALL {
         for collective in algorithm.facts().collectives {
