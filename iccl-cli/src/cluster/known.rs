@@ -26,6 +26,7 @@ pub(crate) fn libraries(vendor: &str) -> Vec<NativeLibrary> {
             id,
             reach: reach::SAME_HOST | reach::OTHER_HOSTS,
             abilities: NativeAbilities::new(habits, &support),
+            is_given_up: false,
             later_fields: Vec::new(),
         })
         .collect()
