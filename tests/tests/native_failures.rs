@@ -273,11 +273,12 @@ fn a_sum_for_a_mean_is_found_out() {
             let send = device.buffer_from(&vec![value; LONG]).expect("a buffer");
             let receive = device.allocate::<f32>(LONG).expect("a buffer");
             let (count, dtype, stream) = (LONG as u64, DataType::F32, communicator.stream());
-            for (op, expected) in [(RedOp::Avg, 3.0), (RedOp::Sum, 6.0)] {
+            for (op, expected) in [(RedOp::Avg, 3.0_f32), (RedOp::Sum, 6.0)] {
                 let handle = communicator.all_reduce(&send, &receive, count, dtype, op, stream);
                 handle.and_then(|handle| handle.wait()).expect("it goes well");
                 let found = receive.read::<f32>().expect("a result");
-                assert!(found.iter().all(|found| *found == expected), "{op}: {:?}", &found[..4]);
+                let is_exact = found.iter().all(|found| found.to_bits() == expected.to_bits());
+                assert!(is_exact, "{op}: {:?}", &found[..4]);
             }
             // Its sums are as good as ever.
             let choice = |op| {
