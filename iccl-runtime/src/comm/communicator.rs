@@ -56,8 +56,9 @@ const KEPT_PROGRAMS: usize = 512;
 ///   on an order, the same on all ranks; a difference is `Mismatch` on every rank. Calls that are
 ///   alike may be made in any order, and then it is left open which thread's here meets which there.
 ///   Messages are matched by peer and direction, so a thread for each peer needs no agreement.
-/// * Communicators progress independently, whatever other communicators wait for. Only a stream orders
-///   operations of several: where ranks put those of two communicators on one stream in different
+/// * Communicators progress independently, whatever other communicators wait for. Operations that all
+///   ranks have begun and that call makers' libraries take turns on each card, in an order that is the
+///   same on all. Else only a stream orders operations of several: where ranks put those of two communicators on one stream in different
 ///   order, they wait for each other until one runs out of time, unless they are in one group.
 /// * A group belongs to the thread that started it; calls of other threads are not part of it.
 /// * A handle or a stream may be waited for by any number of threads.
