@@ -63,7 +63,7 @@ fn every_collective(communicator: &Communicator) {
     done(communicator.all_reduce(&send, &send, count, I32, RedOp::Sum, stream));
     assert!(read(&send).iter().enumerate().all(|(at, found)| *found == sum(at)), "in place");
 
-    for root in 0..ranks {
+    for root in [0, ranks - 1] {
         let buffer = memory(&own(COUNT));
         let given = (rank == root).then_some(&buffer);
         done(communicator.broadcast(given, &buffer, count, I32, root as u32, stream));
