@@ -7,6 +7,7 @@ mod layout;
 mod mutants;
 mod nvidia;
 mod pip;
+mod rdma;
 mod run;
 mod sanitizers;
 mod test;
@@ -54,6 +55,9 @@ enum Task {
         /// about half an hour; the matrix goes on where it was broken off.
         #[arg(long)]
         full: bool,
+        /// The step `rdma` must run: it is a failure if the packages for its virtual machine are missing.
+        #[arg(long)]
+        rdma: bool,
     },
     /// Writes what is made from code: the C headers, the layout file, the configuration reference.
     Generate {
@@ -80,7 +84,7 @@ fn main() -> ExitCode {
         Task::Build { release } => layout::build(if release { "release" } else { "dev" }),
         Task::Install { prefix, profile } => install::install(&prefix, &profile),
         Task::Demo => demo(),
-        Task::Test { only, full } => test::all(only.as_deref(), full),
+        Task::Test { only, full, rdma } => test::all(only.as_deref(), full, rdma),
         Task::Generate { check } => generate::all(check),
         Task::Nvidia => nvidia::compare(),
         Task::Ascend => ascend::drive(),

@@ -5,46 +5,53 @@ use std::process::Command;
 use std::time::Instant;
 
 use crate::run::{Failure, cargo, is_installed, output, run, workspace};
-use crate::{generate, layout, sanitizers};
+use crate::{generate, layout, rdma, sanitizers};
 
-type Step = (&'static str, fn() -> Result<(), Failure>);
+type Step = (&'static str, fn(Demands) -> Result<(), Failure>);
+
+/// What must not be left out.
+#[derive(Clone, Copy)]
+struct Demands {
+    rdma: bool,
+}
 
 const STEPS: &[Step] = &[
-    ("needs", needs),
-    ("format", || run(&mut cargo(&["fmt", "--all", "--check"]))),
-    ("lints", || {
+    ("needs", |_| needs()),
+    ("format", |_| run(&mut cargo(&["fmt", "--all", "--check"]))),
+    ("lints", |_| {
         let all = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
         run(&mut cargo(&all))
     }),
-    ("generated", || generate::all(true)),
-    ("licences", licences),
-    ("docs", || {
+    ("generated", |_| generate::all(true)),
+    ("licences", |_| licences()),
+    ("docs", |_| {
         let documented = ["doc", "--workspace", "--no-deps", "--quiet"];
         run(cargo(&documented).env("RUSTDOCFLAGS", "-D warnings"))
     }),
     // Both go on after a failure: one run tells all that is wrong.
-    ("unit", || {
+    ("unit", |_| {
         let all = ["test", "--workspace", "--exclude", "iccl-tests", "--quiet", "--no-fail-fast"];
         run(&mut cargo(&all))
     }),
-    ("build", || layout::build("release")),
-    ("system", || run(&mut cargo(&["test", "-p", "iccl-tests", "--release", "--no-fail-fast"]))),
+    ("build", |_| layout::build("release")),
+    ("system", |_| run(&mut cargo(&["test", "-p", "iccl-tests", "--release", "--no-fail-fast"]))),
+    ("rdma", |demands| rdma::test(demands.rdma)),
 ];
 
 /// What takes too long for every push.
 const FULL_STEPS: &[Step] = &[
-    ("huge", || {
+    ("huge", |_| {
         let program = ["run", "--release", "-p", "iccl-tests", "--bin", "iccl-test-matrix"];
         run(cargo(&program).args(["--", "huge"]))
     }),
-    ("valgrind", valgrind),
-    ("threads", sanitizers::threads),
-    ("addresses", sanitizers::addresses),
-    ("matrix", matrix),
+    ("valgrind", |_| valgrind()),
+    ("threads", |_| sanitizers::threads()),
+    ("addresses", |_| sanitizers::addresses()),
+    ("matrix", |_| matrix()),
 ];
 
 /// Runs all steps, or those whose name contains `only`.
-pub(crate) fn all(only: Option<&str>, full: bool) -> Result<(), Failure> {
+pub(crate) fn all(only: Option<&str>, full: bool, rdma: bool) -> Result<(), Failure> {
     let steps: Vec<&Step> = STEPS.iter().chain(if full { FULL_STEPS } else { &[] }).collect();
     let chosen: Vec<&&Step> =
         steps.iter().filter(|(name, _)| only.is_none_or(|only| name.contains(only))).collect();
@@ -56,7 +63,7 @@ pub(crate) fn all(only: Option<&str>, full: bool) -> Result<(), Failure> {
     for (index, (name, step)) in chosen.iter().enumerate() {
         let began = Instant::now();
         println!("\n=== {name} ({} of {})", index + 1, chosen.len());
-        step().map_err(|Failure(text)| Failure(format!("step {name}: {text}")))?;
+        step(Demands { rdma }).map_err(|Failure(text)| Failure(format!("step {name}: {text}")))?;
         println!("=== {name}: right, {} s", began.elapsed().as_secs());
     }
     println!("\nall {} steps right, {} s", chosen.len(), started.elapsed().as_secs());
