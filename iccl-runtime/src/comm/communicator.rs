@@ -23,7 +23,7 @@ use super::split::Family;
 use super::stream::Stream;
 use crate::engine::counters::Counters;
 use crate::engine::envelope::{Fingerprint, Lane, Purpose};
-use crate::engine::{Engine, OperationRequest, Program};
+use crate::engine::{Engine, Keep, OperationRequest, Program};
 use crate::lock::lock;
 use crate::plan::Plan;
 use crate::schedule::Request;
@@ -86,10 +86,36 @@ pub struct Communicator {
     op_timeout: Duration,
     order: Arc<Order>,
     /// What was compiled.
-    programs: Mutex<HashMap<Request, Arc<Program>>>,
+    programs: Mutex<Programs>,
     finalized: AtomicBool,
     pub(super) control: Control,
     pub(super) family: Family,
+}
+
+/// What was compiled, by what was asked for.
+#[derive(Default)]
+struct Programs {
+    all: HashMap<Request, Arc<Program>>,
+    /// The last one: most calls are like the one before.
+    last: Option<(Request, Arc<Program>)>,
+}
+
+impl Programs {
+    fn find(&mut self, request: &Request) -> Option<Arc<Program>> {
+        if let Some((_, program)) = self.last.as_ref().filter(|(last, _)| last == request) {
+            return Some(Arc::clone(program));
+        }
+        let program = Arc::clone(self.all.get(request)?);
+        self.last = Some((request.clone(), Arc::clone(&program)));
+        Some(program)
+    }
+
+    fn keep(&mut self, request: Request, program: &Arc<Program>) {
+        if self.all.len() >= KEPT_PROGRAMS {
+            self.all.clear();
+        }
+        self.all.insert(request, Arc::clone(program));
+    }
 }
 
 /// What a communicator is made of.
@@ -335,6 +361,12 @@ impl Communicator {
         operands.check(&request, &program, &self.device)?;
         operands.check_scalar(&scalar, &program, &self.device)?;
         let Operands { send, receive } = operands;
+        let mut keep = Keep::new();
+        for kept in [send.keep, receive.keep, scalar.keep] {
+            if let Some(kept) = kept {
+                keep.push(kept);
+            }
+        }
         let point_to_point = is_point_to_point(collective);
         Ok(Checked {
             order: Arc::clone(&self.order),
@@ -349,7 +381,7 @@ impl Communicator {
                 scalar: scalar.pointer.cast_const().cast(),
                 scalar_is_on_device: scalar.is_on_device,
                 allocations: [send.allocation, receive.allocation],
-                keep: [send.keep, receive.keep, scalar.keep].into_iter().flatten().collect(),
+                keep,
                 timeout: self.timeout_of(purpose),
                 ready: false,
                 on_complete: None,
@@ -369,17 +401,14 @@ impl Communicator {
             return own_messages::program(count, dtype, false).map(Arc::new);
         }
         let mut programs = lock(&self.programs);
-        if let Some(program) = programs.get(request) {
-            return Ok(Arc::clone(program));
+        if let Some(program) = programs.find(request) {
+            return Ok(program);
         }
         let key = request.clone();
         let (_, schedule) = self.algorithms.compile(request)?;
         let program = Arc::new(Program::new(schedule));
         self.engine.prepare(&program)?;
-        if programs.len() >= KEPT_PROGRAMS {
-            programs.clear();
-        }
-        programs.insert(key, Arc::clone(&program));
+        programs.keep(key, &program);
         Ok(program)
     }
 

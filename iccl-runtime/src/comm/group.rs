@@ -171,9 +171,34 @@ pub(super) unsafe fn take(call: Checked) -> Result<Handle> {
         return Ok(Handle::promised(with_open(|open| open.add(call))));
     }
     // SAFETY: the caller promises it.
+    if let Some(sequence) = unsafe { at_once(&call) }? {
+        return Ok(Handle::done(sequence));
+    }
+    // SAFETY: the caller promises it.
     let mut begun = unsafe { begin(smallvec![call]) }?;
     let begun = begun.pop();
     Ok(Handle::begun(begun.unwrap_or_else(|| unreachable!("every call has its operation"))))
+}
+
+/// Numbers a call and does it on this thread, if it is so short that this takes no longer than to enqueue it,
+/// and all that comes before it is over. Gives its number if it did.
+///
+/// # Safety
+/// As [`take`].
+unsafe fn at_once(call: &Checked) -> Result<Option<u64>> {
+    if !call.request.program.is_short() || call.turn.is_some() {
+        return Ok(None);
+    }
+    let Order { engine, .. } = &*call.order;
+    let mut numbers = call.order.numbers();
+    engine.check()?;
+    // Nobody else enqueues there as long as it is held.
+    let Some(_place) = call.stream.idle_place() else { return Ok(None) };
+    // SAFETY: the caller promises it. Whoever submits has the numbers.
+    if unsafe { engine.do_at_once(&call.request) } {
+        return Ok(Some(numbers.take(call.collective, call.root)));
+    }
+    Ok(None)
 }
 
 /// Numbers calls and enqueues them, all or none. Gives the operation of each.

@@ -19,14 +19,17 @@ pub struct Handle {
 enum Of {
     Operation(Begun),
     Promise(Arc<Promise>),
+    /// It was done when it was called; its number.
+    Done(u64),
 }
 
 impl std::fmt::Debug for Handle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (&self.of, self.operation()) {
-            (_, Ok((_, operation))) => write!(f, "Handle({operation})"),
+            (Of::Done(sequence), _) => write!(f, "Handle(seq {sequence}, done)"),
+            (_, Ok(Some((_, operation)))) => write!(f, "Handle({operation})"),
             (Of::Promise(promise), _) => write!(f, "Handle({} of a group)", promise.collective),
-            (Of::Operation(_), Err(error)) => write!(f, "Handle({error})"),
+            (Of::Operation(_), _) => unreachable!("an operation is one"),
         }
     }
 }
@@ -34,6 +37,10 @@ impl std::fmt::Debug for Handle {
 impl Handle {
     pub(super) const fn begun(begun: Begun) -> Self {
         Self { of: Of::Operation(begun) }
+    }
+
+    pub(super) const fn done(sequence: u64) -> Self {
+        Self { of: Of::Done(sequence) }
     }
 
     pub(super) const fn promised(promise: Arc<Promise>) -> Self {
@@ -47,8 +54,10 @@ impl Handle {
     /// How the operation ended. `InvalidUsage` if its group has not ended; if the group enqueued nothing,
     /// why.
     pub fn wait(&self) -> Result<()> {
-        let (engine, operation) = self.operation()?;
-        engine.wait(operation, None)
+        match self.operation()? {
+            Some((engine, operation)) => engine.wait(operation, None),
+            None => Ok(()),
+        }
     }
 
     /// Waits until the operation is over, at most `timeout`.
@@ -56,8 +65,12 @@ impl Handle {
     /// # Errors
     /// As [`Handle::wait`]; `Timeout` if it is not over (it goes on then, see [`Handle::is_over`]).
     pub fn wait_for(&self, timeout: Duration) -> Result<()> {
-        let (engine, operation) = self.operation()?;
-        engine.wait(operation, Instant::now().checked_add(timeout))
+        match self.operation()? {
+            Some((engine, operation)) => {
+                engine.wait(operation, Instant::now().checked_add(timeout))
+            }
+            None => Ok(()),
+        }
     }
 
     /// How the operation ended, `None` if it is not over. Does not block.
@@ -66,7 +79,8 @@ impl Handle {
     /// from [`Handle::wait`], so that a loop over it ends.
     pub fn outcome(&self) -> Option<Result<()>> {
         match self.operation() {
-            Ok((_, operation)) => operation.outcome(),
+            Ok(Some((_, operation))) => operation.outcome(),
+            Ok(None) => Some(Ok(())),
             Err(_) if self.is_promised_elsewhere() => None,
             Err(error) => Some(Err(error)),
         }
@@ -80,7 +94,11 @@ impl Handle {
 
     /// The number of the operation in its order, if its group has ended.
     pub(super) fn sequence(&self) -> Option<u64> {
-        self.operation().ok().map(|(_, operation)| operation.fingerprint().sequence)
+        if let Of::Done(sequence) = self.of {
+            return Some(sequence);
+        }
+        let operation = self.operation().ok().flatten();
+        operation.map(|(_, operation)| operation.fingerprint().sequence)
     }
 
     /// Waits until the group that the call belongs to has ended, on another thread.
@@ -97,16 +115,21 @@ impl Handle {
         promise.kept().is_none() && !promise.is_of_this_thread()
     }
 
-    fn operation(&self) -> Result<&Begun> {
+    /// The operation; nothing if it was done when it was called.
+    fn operation(&self) -> Result<Option<&Begun>> {
         match &self.of {
-            Of::Operation(begun) => Ok(begun),
-            Of::Promise(promise) => promise.kept().unwrap_or_else(|| {
-                Err(Error::new(
-                    ErrorKind::InvalidUsage,
-                    format!("{}: its group has not ended", promise.collective),
-                )
-                .with_hint("end the group first, then wait"))
-            }),
+            Of::Operation(begun) => Ok(Some(begun)),
+            Of::Done(_) => Ok(None),
+            Of::Promise(promise) => promise.kept().map_or_else(
+                || {
+                    Err(Error::new(
+                        ErrorKind::InvalidUsage,
+                        format!("{}: its group has not ended", promise.collective),
+                    )
+                    .with_hint("end the group first, then wait"))
+                },
+                |kept| kept.map(Some),
+            ),
         }
     }
 }

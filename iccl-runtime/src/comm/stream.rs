@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use iccl_plugin_api::sdk::Progress;
@@ -307,6 +307,16 @@ impl Stream {
     /// Tells this stream from others.
     pub(super) fn address(&self) -> usize {
         Arc::as_ptr(&self.inner) as usize
+    }
+
+    /// The stream for the caller alone, if all its work is done; whoever else enqueues operations waits until
+    /// it is dropped.
+    pub(super) fn idle_place(&self) -> Option<MutexGuard<'_, Issue>> {
+        let inner = &self.inner;
+        let mut issue = lock(&inner.issue);
+        issue.forget_ended();
+        let is_done = || inner.device.inner.open.stream_query(inner.handle);
+        (issue.pending.is_empty() && matches!(is_done(), Ok(Progress::Done))).then_some(issue)
     }
 
     pub(super) fn must_be_of(&self, device: &Device) -> Result<()> {

@@ -71,7 +71,7 @@ use crate::{Error, ErrorKind, Result};
 pub use fork::ForkGuard;
 pub use links::Link;
 pub use native::NativeIsland;
-pub use operation::{Allocation, OnComplete, Operation, OperationRequest};
+pub use operation::{Allocation, Keep, OnComplete, Operation, OperationRequest};
 pub use plugin_card::PluginCard;
 pub use plugin_domain::PluginDomain;
 pub use pool::{CardBlock, CardPool};
@@ -266,6 +266,35 @@ impl Engine {
             Ok(()) => shared.seat.tell_news(),
             Err(error) => operation.finish(Err(error)),
         }
+    }
+
+    /// Does a short operation on this thread, now, if nothing else of the communicator is under way and the
+    /// host reaches the memory. Says whether it did. Whoever calls keeps others from submitting meanwhile,
+    /// and knows that the operation's stream has come.
+    ///
+    /// # Safety
+    /// As [`Engine::submit`], for what `request` says.
+    pub unsafe fn do_at_once(&self, request: &OperationRequest) -> bool {
+        let shared = &self.shared;
+        let is_idle = shared.counters.operations_over() == shared.submitted.load(Ordering::SeqCst);
+        if !request.program.is_short() || shared.memory.is_some() || !is_idle {
+            return false;
+        }
+        shared.submitted.fetch_add(1, Ordering::SeqCst);
+        for (source, destination) in request.program.short_copies() {
+            // SAFETY: both slices lie in the user's buffers, which the caller promises are valid and used by
+            // nobody else in a conflicting way; they do not overlap, by the schedule's contract.
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    request.send.add(source.offset as usize),
+                    request.receive.add(destination.offset as usize),
+                    source.bytes as usize,
+                );
+            }
+        }
+        shared.counters.operation_done(request.program.schedule().algorithm);
+        shared.counters.operation_over();
+        true
     }
 
     /// Makes sure that a call with this program finds the pinned memory that it needs on a card, and the card's

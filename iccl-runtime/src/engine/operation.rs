@@ -5,6 +5,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use super::envelope::{Fingerprint, Lane};
 use super::outcome::Outcome;
 use super::program::Program;
@@ -32,6 +34,9 @@ impl Allocation {
     }
 }
 
+/// What keeps an operation's memory: nearly always two buffers at most.
+pub type Keep = SmallVec<[Arc<dyn Any + Send + Sync>; 2]>;
+
 /// What the communicator asks the engine to do.
 pub struct OperationRequest {
     /// The compiled schedule.
@@ -53,7 +58,7 @@ pub struct OperationRequest {
     /// and no NIC is given it.
     pub allocations: [Option<Allocation>; 2],
     /// What keeps the buffers alive until the operation is over.
-    pub keep: Vec<Arc<dyn Any + Send + Sync>>,
+    pub keep: Keep,
     /// How long the operation may take from the moment its stream reached it.
     pub timeout: Duration,
     /// Whether its stream has reached it already.
@@ -73,7 +78,7 @@ pub struct Operation {
     pub(super) scalar_is_on_device: bool,
     pub(super) allocations: [Option<Allocation>; 2],
     pub(super) timeout: Duration,
-    keep: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
+    keep: Mutex<Keep>,
     outcome: Outcome<Error>,
     on_complete: Mutex<Option<OnComplete>>,
 }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use super::staging::Forwards;
-use crate::schedule::{Schedule, StepKind};
+use crate::schedule::{Buffer, Schedule, Slice, StepKind};
 
 /// Steps that are posted to one peer in one direction, in order.
 #[derive(Debug)]
@@ -29,10 +29,26 @@ pub struct Program {
     pub(super) queue_of: Vec<u32>,
     forwards: OnceLock<Forwards>,
     native_calls: Vec<u32>,
+    is_short: bool,
 }
+
+/// What an operation copies at most that is done at once, in bytes.
+const SHORT_BYTES: u64 = 4 << 10;
 
 /// A step that is local work, in no queue.
 pub(super) const NO_QUEUE: u32 = u32::MAX;
+
+/// Each step as a copy between the user's buffers, if it is one.
+fn copies(schedule: &Schedule) -> impl Iterator<Item = Option<(Slice, Slice)>> {
+    schedule.steps.iter().map(|step| match step.kind {
+        StepKind::Copy { source, destination }
+            if source.buffer == Buffer::Send && destination.buffer == Buffer::Recv =>
+        {
+            Some((source, destination))
+        }
+        _ => None,
+    })
+}
 
 impl Program {
     /// Prepares a schedule.
@@ -86,6 +102,10 @@ impl Program {
             }
             queue_of.push(queue);
         }
+        let is_short = copies(&schedule).try_fold(0, |sum: u64, copied| {
+            copied.and_then(|(source, _)| sum.checked_add(source.bytes))
+        });
+        let is_short = is_short.is_some_and(|bytes| bytes <= SHORT_BYTES);
         Self {
             schedule,
             dependency_counts,
@@ -95,12 +115,24 @@ impl Program {
             queue_of,
             forwards: OnceLock::new(),
             native_calls,
+            is_short,
         }
     }
 
     /// The schedule that this runs.
     pub fn schedule(&self) -> &Schedule {
         &self.schedule
+    }
+
+    /// Whether all that it does is to copy a little from the user's buffer to the user's buffer, as on a
+    /// communicator of one rank.
+    pub fn is_short(&self) -> bool {
+        self.is_short
+    }
+
+    /// The copies of a program that is short.
+    pub(super) fn short_copies(&self) -> impl Iterator<Item = (Slice, Slice)> {
+        copies(&self.schedule).flatten()
     }
 
     /// The native calls, in the order in which they are issued.

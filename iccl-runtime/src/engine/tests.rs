@@ -16,6 +16,8 @@ use iccl_plugin_api::sdk::{ChannelRequest, Envelope as EnvelopeBytes, PluginErro
 use iccl_plugin_api::tables::{Completion, Segment, completion_kind};
 use iccl_plugin_api::{Collective, DataType, RedOp, Status};
 
+use smallvec::smallvec;
+
 use super::domain::{Domain, Wake};
 use super::envelope::{Fingerprint, Lane, Purpose};
 use super::*;
@@ -286,7 +288,7 @@ fn submit(
     send: &[i64],
     receive: &mut [i64],
 ) -> Result<Arc<Operation>> {
-    submit_keeping(engine, (rank, ranks), call, send, receive, Vec::new())
+    submit_keeping(engine, (rank, ranks), call, send, receive, Keep::new())
 }
 
 fn submit_keeping(
@@ -295,7 +297,7 @@ fn submit_keeping(
     call: &Call,
     send: &[i64],
     receive: &mut [i64],
-    keep: Vec<Arc<dyn Any + Send + Sync>>,
+    keep: Keep,
 ) -> Result<Arc<Operation>> {
     let request = request(ranks, call);
     assert!(request.program.schedule().send_bytes <= size_of_val(send) as u64);
@@ -345,7 +347,7 @@ fn request((rank, ranks): (u32, u32), call: &Call) -> OperationRequest {
         receive: std::ptr::null_mut(),
         scalar: std::ptr::null(),
         scalar_is_on_device: false,
-        keep: Vec::new(),
+        keep: Keep::new(),
         timeout: call.timeout,
         ready: call.ready,
         on_complete: None,
@@ -589,7 +591,7 @@ fn memory_that_a_restless_transport_may_write_to_is_never_freed() {
         let send = vec![1; 1000];
         let mut receive = vec![0; 1000];
         let memory: Arc<dyn Any + Send + Sync> = Arc::new(());
-        let keep = vec![Arc::clone(&memory)];
+        let keep = smallvec![Arc::clone(&memory)];
         let operation = submit_keeping(&engines[0], (0, 2), &ALL_REDUCE, &send, &mut receive, keep);
         let operation = operation.expect("accepted");
         engines[0].wait(&operation, Some(Instant::now())).expect_err("the peer does not come");

@@ -493,7 +493,7 @@ fn memory_that_a_card_may_still_touch_is_never_used_again() {
         let request = OperationRequest {
             send: from,
             receive: to,
-            keep: vec![Arc::clone(&memory)],
+            keep: smallvec![Arc::clone(&memory)],
             ..request((0, 2), &Call { algorithm: Algorithm::Direct, ..ALL_REDUCE })
         };
         let operation = submit_request(engine, request).expect("accepted");
