@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::{cluster, config, devices, doctor, perf, plan, plugins, run};
+use crate::{cluster, config, devices, diagnose, doctor, perf, plan, plugins, run};
 
 /// Collectives across accelerator cards of different makers.
 #[derive(Parser)]
@@ -84,6 +84,9 @@ pub(crate) enum Command {
     /// Check this machine for what users trip over, and say what to do.
     #[command(after_help = doctor::EXAMPLES)]
     Doctor(doctor::Arguments),
+    /// Compare what all ranks wrote when a job failed, and name the first operation that differs.
+    #[command(after_help = diagnose::EXAMPLES)]
+    Diagnose(diagnose::Arguments),
     /// Show every setting, its value, and where the value came from.
     #[command(after_help = config::EXAMPLES)]
     Config(config::Arguments),

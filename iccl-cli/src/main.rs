@@ -17,6 +17,7 @@ mod combinations;
 mod config;
 mod context;
 mod devices;
+mod diagnose;
 mod doctor;
 mod failure;
 mod perf;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         Command::Perf(arguments) => perf::perf(&context, &arguments),
         Command::Run(arguments) => run::run(&context, &arguments),
         Command::Doctor(arguments) => doctor::examine(&context, &arguments),
+        Command::Diagnose(arguments) => diagnose::show(&context, &arguments),
         Command::Config(arguments) => config::show(&context, &arguments),
         Command::Holder(arguments) => cluster::network::hold(&arguments),
         Command::Rank(arguments) => run::rank::become_command(&arguments),

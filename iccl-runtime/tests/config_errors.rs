@@ -173,7 +173,7 @@ fn b096_byte_order_mark_and_carriage_returns_do_not_shift_places() {
         lines.unwrap_err()[1..],
         [
             "iccl.toml:1:1: unknown key \"colour\" outside of any table; the tables are \
-             plugins, transport, bootstrap, device, plan, engine, numerics, log, algorithm, plugin",
+             plugins, transport, bootstrap, device, plan, engine, numerics, log, observe, algorithm, plugin",
             "iccl.toml:4:1: unknown key \"é\" in [engine]; [engine] has op_timeout, stall_warn, \
              chunk_bytes, staging_bytes, spin, deterministic",
             "iccl.toml:5:1: unknown key \"spim\" in [engine]; did you mean \"spin\"?",

@@ -362,10 +362,8 @@ impl Communicator {
         operands.check_scalar(&scalar, &program, &self.device)?;
         let Operands { send, receive } = operands;
         let mut keep = Keep::new();
-        for kept in [send.keep, receive.keep, scalar.keep] {
-            if let Some(kept) = kept {
-                keep.push(kept);
-            }
+        for kept in [send.keep, receive.keep, scalar.keep].into_iter().flatten() {
+            keep.push(kept);
         }
         let point_to_point = is_point_to_point(collective);
         Ok(Checked {

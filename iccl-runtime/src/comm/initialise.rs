@@ -18,7 +18,7 @@ use crate::bootstrap::{Bootstrap, InterfaceChoice, JoinOptions, Notice, Rendezvo
 use crate::config::OnDegrade;
 use crate::engine::PluginDomain;
 use crate::engine::domain::Domain;
-use crate::engine::{Engine, EngineOptions, EngineParts, Link};
+use crate::engine::{Engine, EngineOptions, EngineParts, FlightFolder, Link};
 use crate::plan::{
     Divergence, Evidence, InputDigests, PLANNER_VERSION, Plan, PlanConfig, PlannedIsland, RankFact,
     RankInputs, diff, plan,
@@ -393,6 +393,7 @@ impl<'a> Initialisation<'a> {
         let (domains, links) = wire(rank, &plan, &descriptors, domains, &attached)
             .inspect_err(|error| self.tell(error))?;
         let config = &self.runtime.config;
+        let flights = self.flights(&plan);
         let family = Family::new(self.runtime, self.bootstrap.lineage(), self.joining);
         let control = Control::new(self.bootstrap);
         let (teller, id) = (control.clone(), self.id);
@@ -413,6 +414,7 @@ impl<'a> Initialisation<'a> {
                 staging_bytes: config.engine.staging_bytes,
                 ..EngineOptions::default()
             },
+            flights,
             domains,
             links,
             pinned: device.inner.pinned.clone(),
@@ -437,6 +439,15 @@ impl<'a> Initialisation<'a> {
             family,
         })
         .map_err(give_up)
+    }
+
+    /// Where the last operations are written if the communicator fails.
+    fn flights(&self, plan: &Plan) -> Option<FlightFolder> {
+        let folder = self.runtime.config.observe.flight_recorder.clone()?;
+        let topology = plan.topology();
+        let host = topology.host_of(self.joining.rank).and_then(|host| topology.hosts().get(host));
+        let host = host.map_or_else(String::new, |host| host.name.clone());
+        Some(FlightFolder { folder, host })
     }
 
     fn left(&self) -> Result<Duration> {

@@ -254,6 +254,14 @@ settings! {
             format: LogFormat = LogFormat::Text; choice::<LogFormat>(); r#""json""#;
                 variable("ICCL_LOG_FORMAT");
         }
+        /// What is written down for those who look for a fault.
+        observe: Observe {
+            /// A folder for the flight recorder: when a communicator fails, each rank writes its last 256
+            /// operations there, for `iccl diagnose`. Nothing is written where it is not set, nor when
+            /// the application itself aborts or destroys the communicator.
+            flight_recorder: Option<PathBuf> = None; Optional(FilePath); r#""/var/tmp/iccl""#;
+                variable("ICCL_FLIGHT_RECORDER").guarded();
+        }
     }
     tables {
         /// The algorithm of a collective: a name, or names by size in bytes. A collective that is

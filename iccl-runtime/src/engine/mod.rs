@@ -24,6 +24,7 @@ pub mod counters;
 pub mod device;
 pub mod domain;
 pub mod envelope;
+mod flight;
 mod fork;
 mod inbox;
 mod inquiry;
@@ -58,6 +59,7 @@ use iccl_plugin_api::sdk::Progress;
 use self::bells::EventBells;
 use self::counters::Counters;
 use self::domain::Domain;
+use self::flight::Flights;
 use self::inbox::Inbox;
 use self::links::Links;
 use self::native::Native;
@@ -68,6 +70,7 @@ use self::state::State;
 use crate::lock::lock;
 use crate::{Error, ErrorKind, Result};
 
+pub use flight::FlightFolder;
 pub use fork::ForkGuard;
 pub use links::Link;
 pub use native::NativeIsland;
@@ -130,6 +133,8 @@ pub struct EngineParts {
     pub epoch: u32,
     /// How to behave.
     pub options: EngineOptions,
+    /// Where the last operations are written when the communicator fails, if anywhere.
+    pub flights: Option<FlightFolder>,
     /// The open transports.
     pub domains: Vec<Box<dyn Domain>>,
     /// How each rank is reached; none for this rank itself.
@@ -200,7 +205,10 @@ impl Engine {
         let registers = domains.iter().any(|domain| domain.registers());
         let regions = card.filter(|_| registers).map(|card| Regions::new(card, &registered));
         let on_card = (staging, regions);
-        let state = State::new(&parts, links, domains, Arc::clone(&counters), on_card);
+        let mut state = State::new(&parts, links, domains, Arc::clone(&counters), on_card);
+        let flights = parts.flights.take();
+        state.flights =
+            flights.map(|folder| Flights::new(folder, parts.communicator, parts.rank, parts.ranks));
         let shared = Arc::new(Shared {
             rank: parts.rank,
             seat: Seat::new(state, bells),

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -78,6 +79,8 @@ pub struct Operation {
     pub(super) scalar_is_on_device: bool,
     pub(super) allocations: [Option<Allocation>; 2],
     pub(super) timeout: Duration,
+    /// Its number in the flight recorder.
+    flight: AtomicU64,
     keep: Mutex<Keep>,
     outcome: Outcome<Error>,
     on_complete: Mutex<Option<OnComplete>>,
@@ -114,6 +117,7 @@ impl Operation {
             scalar_is_on_device: request.scalar_is_on_device,
             allocations: request.allocations,
             timeout: request.timeout,
+            flight: AtomicU64::new(u64::MAX),
             keep: Mutex::new(request.keep),
             outcome: Outcome::new(request.ready),
             on_complete: Mutex::new(request.on_complete),
@@ -156,6 +160,14 @@ impl Operation {
         let kind = schedule.steps.get(step as usize).map(|step| &step.kind);
         let count = kind.and_then(|kind| schedule.block_count(kind));
         Fingerprint { count: count.unwrap_or(self.fingerprint.count), ..self.fingerprint }
+    }
+
+    pub(super) fn set_flight(&self, number: u64) {
+        self.flight.store(number, Ordering::Relaxed);
+    }
+
+    pub(super) fn flight(&self) -> u64 {
+        self.flight.load(Ordering::Relaxed)
     }
 
     /// Never lets go of what keeps the buffers alive: a transport may still write to them.

@@ -13,6 +13,7 @@ use super::arithmetic;
 use super::counters::Counters;
 use super::domain::Domain;
 use super::envelope::{Envelope, Kind, Lane};
+use super::flight::Flights;
 use super::inquiry::Inquiry;
 use super::links::Links;
 use super::native::Native;
@@ -86,6 +87,8 @@ pub(super) struct State {
     last_seen: Vec<Option<u64>>,
     suspicion: Option<(Error, Instant)>,
     inquiry: Option<Inquiry>,
+    /// What writes the last operations down, if they are asked for.
+    pub(super) flights: Option<Flights>,
 }
 
 impl State {
@@ -116,11 +119,15 @@ impl State {
             last_seen: vec![None; parts.ranks as usize],
             suspicion: None,
             inquiry: None,
+            flights: None,
         }
     }
 
     /// Puts an operation at the end of its line.
     pub(super) fn admit(&mut self, operation: Arc<Operation>) {
+        if let Some(flights) = &mut self.flights {
+            flights.called(&operation);
+        }
         let key = line_key(&operation);
         let known = self.lines.iter().position(|line| line.key == key);
         let index = known.unwrap_or_else(|| {
@@ -188,6 +195,9 @@ impl State {
             .pop_front()
             .unwrap_or_else(|| unreachable!("the line was found because its front is ready"));
         self.lines[line].busy = true;
+        if let Some(flights) = &mut self.flights {
+            flights.started(&operation);
+        }
         let program = Arc::clone(&operation.program);
         let schedule = program.schedule();
         let serial = self.next_serial;
@@ -624,6 +634,9 @@ impl State {
             Scratch::Host(block) => self.pool.give_back(block),
             on_card @ Scratch::Card { .. } => drop((on_card, run.staged)),
         }
+        if let Some(flights) = &mut self.flights {
+            flights.done(&run.operation);
+        }
         self.free_line(&run.operation);
         self.counters.operation_done(run.operation.program.schedule.algorithm);
         run.operation.finish(Ok(()));
@@ -746,6 +759,9 @@ impl State {
 
     /// Ends everything with `error`: no memory of an operation is touched after this.
     pub(super) fn fail(&mut self, error: &Error) {
+        if let Some(flights) = &mut self.flights {
+            flights.write(error, &self.runs, &self.last_seen);
+        }
         let links_rest = self.links.quiesce(&mut self.domains, REST);
         let is_abort = error.kind() == ErrorKind::Aborted;
         let native_rests = self.rest_native(if is_abort { REST_AFTER_ABORT } else { REST });

@@ -242,6 +242,7 @@ fn parts(rank: u32, ranks: u32, hub: &Arc<Mutex<Hub>>) -> EngineParts {
         communicator: COMMUNICATOR,
         epoch: 0,
         options: EngineOptions::default(),
+        flights: None,
         domains: vec![Box::new(MemoryDomain { rank, hub: Arc::clone(hub), event })],
         links: (0..ranks).map(|peer| (peer != rank).then(|| link(peer))).collect(),
         native: None,

@@ -1,0 +1,274 @@
+//! The flight recorder: what a rank's last operations were and how far they came, written down when the
+//! communicator fails.
+//!
+//! Recording is a few stores by whoever drives the engine; nothing is formatted or allocated until the
+//! file is written. `iccl diagnose` reads the files of all ranks.
+
+use std::collections::VecDeque;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+/// How many operations are remembered.
+pub const RECORDED_OPERATIONS: usize = 256;
+
+/// The version of the file's keys: grows when one is removed or changes its meaning.
+pub const FLIGHT_SCHEMA: u32 = 1;
+
+/// The last operations of one communicator on one rank, `T` being what is known of each.
+#[derive(Debug)]
+pub struct Recorder<T> {
+    entries: VecDeque<Entry<T>>,
+    /// The number of the first entry.
+    first: u64,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    what: T,
+    state: FlightState,
+    called: SystemTime,
+    started: Option<SystemTime>,
+    ended: Option<SystemTime>,
+}
+
+/// How far an operation came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FlightState {
+    /// It was called; its turn, or its stream, has not come.
+    Waiting,
+    /// It has begun.
+    Running,
+    /// It ended well.
+    Done,
+}
+
+/// The file of one rank.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FlightRecord {
+    /// [`FLIGHT_SCHEMA`].
+    pub schema: u32,
+    /// The communicator's number, in hexadecimal; the same on all its ranks.
+    pub communicator: String,
+    /// The rank that wrote it.
+    pub rank: u32,
+    /// How many ranks there are.
+    pub ranks: u32,
+    /// The host's name.
+    pub host: String,
+    /// The process.
+    pub pid: u32,
+    /// When it was written, in microseconds since 1970.
+    pub written_us: u64,
+    /// The error that ended the communicator.
+    pub error: String,
+    /// The last operations, oldest first.
+    pub operations: Vec<FlightOperation>,
+}
+
+/// One operation of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlightOperation {
+    /// Its number: among all collectives, or among the messages to (or from) one peer.
+    pub sequence: u64,
+    /// What was asked.
+    pub collective: String,
+    /// The type of the elements.
+    pub dtype: String,
+    /// The operation; `sum` where nothing is reduced.
+    pub op: String,
+    /// The root, or the peer of a message.
+    pub root: u32,
+    /// The number of elements, as in the call.
+    pub count: u64,
+    /// Bytes of the send and receive buffers that it uses.
+    pub send_bytes: u64,
+    /// See `send_bytes`.
+    pub recv_bytes: u64,
+    /// The algorithm.
+    pub algorithm: String,
+    /// How far it came.
+    pub state: FlightState,
+    /// When it was called, begun and over, in microseconds since 1970.
+    pub called_us: u64,
+    /// See `called_us`.
+    pub started_us: Option<u64>,
+    /// See `called_us`.
+    pub ended_us: Option<u64>,
+    /// The ranks that it exchanges with, and how much.
+    pub links: Vec<FlightLink>,
+    /// What it was waiting for, in words; null unless it was running.
+    pub waits_for: Option<String>,
+}
+
+/// What an operation exchanges with one rank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlightLink {
+    /// The rank.
+    pub peer: u32,
+    /// Messages that were posted to and from it, control messages included.
+    pub posted: u64,
+    /// And all that there are.
+    pub messages: u64,
+    /// Bytes that go to it in all.
+    pub sent_bytes: u64,
+    /// Bytes that come from it in all.
+    pub received_bytes: u64,
+}
+
+impl<T> Default for Recorder<T> {
+    fn default() -> Self {
+        Self { entries: VecDeque::with_capacity(RECORDED_OPERATIONS), first: 0 }
+    }
+}
+
+impl<T> Recorder<T> {
+    /// An operation was called. Gives its number here.
+    pub fn called(&mut self, what: T) -> u64 {
+        if self.entries.len() == RECORDED_OPERATIONS {
+            self.entries.pop_front();
+            self.first += 1;
+        }
+        let called = SystemTime::now();
+        let (state, started, ended) = (FlightState::Waiting, None, None);
+        self.entries.push_back(Entry { what, state, called, started, ended });
+        self.first + self.entries.len() as u64 - 1
+    }
+
+    /// An operation has begun.
+    pub fn started(&mut self, number: u64) {
+        if let Some(entry) = self.entry(number) {
+            entry.state = FlightState::Running;
+            entry.started = Some(SystemTime::now());
+        }
+    }
+
+    /// An operation is over, and went well.
+    pub fn done(&mut self, number: u64) {
+        if let Some(entry) = self.entry(number) {
+            entry.state = FlightState::Done;
+            entry.ended = Some(SystemTime::now());
+        }
+    }
+
+    /// The operations as they are written, oldest first; `describe` tells what is not known here, given the
+    /// operation's number and how far it came.
+    pub fn operations(
+        &self,
+        describe: impl Fn(u64, FlightState, &T) -> FlightOperation,
+    ) -> Vec<FlightOperation> {
+        let numbered = (self.first..).zip(&self.entries);
+        numbered
+            .map(|(number, entry)| FlightOperation {
+                state: entry.state,
+                called_us: microseconds(entry.called),
+                started_us: entry.started.map(microseconds),
+                ended_us: entry.ended.map(microseconds),
+                ..describe(number, entry.state, &entry.what)
+            })
+            .collect()
+    }
+
+    /// `None` for one that is forgotten.
+    fn entry(&mut self, number: u64) -> Option<&mut Entry<T>> {
+        let at = number.checked_sub(self.first)?;
+        self.entries.get_mut(usize::try_from(at).ok()?)
+    }
+}
+
+impl FlightRecord {
+    /// Writes the file of this rank into a folder, which is made if it is not there. Gives its path.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn write(&self, folder: &Path) -> std::io::Result<PathBuf> {
+        std::fs::create_dir_all(folder)?;
+        let name = format!("iccl-{}-rank-{}.json", self.communicator, self.rank);
+        let path = folder.join(&name);
+        // Whoever reads it finds it whole.
+        let unfinished = folder.join(format!(".{name}.{}", self.pid));
+        let mut file = std::fs::File::create(&unfinished)?;
+        serde_json::to_writer_pretty(&mut file, self)?;
+        file.write_all(b"\n")?;
+        std::fs::rename(&unfinished, &path)?;
+        Ok(path)
+    }
+}
+
+/// Since 1970; 0 for a clock that stands before that.
+pub fn microseconds(time: SystemTime) -> u64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plain(sequence: u64) -> FlightOperation {
+        FlightOperation {
+            sequence,
+            collective: "all_reduce".into(),
+            dtype: "f32".into(),
+            op: "sum".into(),
+            root: 0,
+            count: 8,
+            send_bytes: 32,
+            recv_bytes: 32,
+            algorithm: "direct".into(),
+            state: FlightState::Waiting,
+            called_us: 0,
+            started_us: None,
+            ended_us: None,
+            links: Vec::new(),
+            waits_for: None,
+        }
+    }
+
+    #[test]
+    fn the_last_operations_are_kept_and_older_ones_are_forgotten() {
+        let mut recorder = Recorder::default();
+        let numbers: Vec<u64> =
+            (0..RECORDED_OPERATIONS as u64 + 10).map(|one| recorder.called(one)).collect();
+        // Forgotten ones are nobody's.
+        recorder.started(numbers[3]);
+        recorder.done(numbers[3]);
+        recorder.started(numbers[20]);
+        recorder.started(numbers[21]);
+        recorder.done(numbers[20]);
+        let all = recorder.operations(|number, _, sequence| {
+            assert_eq!(number, *sequence);
+            plain(*sequence)
+        });
+        assert_eq!((all.len(), all[0].sequence), (RECORDED_OPERATIONS, 10));
+        let states: Vec<FlightState> = all.iter().map(|one| one.state).collect();
+        assert_eq!(states[10..12], [FlightState::Done, FlightState::Running]);
+        let others = states.iter().filter(|state| **state == FlightState::Waiting).count();
+        assert_eq!(others, RECORDED_OPERATIONS - 2);
+        assert!(all[10].started_us <= all[10].ended_us && all[10].ended_us.is_some());
+    }
+
+    #[test]
+    fn a_file_is_read_as_it_was_written() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let record = FlightRecord {
+            schema: FLIGHT_SCHEMA,
+            communicator: "00ff".into(),
+            rank: 3,
+            ranks: 4,
+            host: "a".into(),
+            pid: 1,
+            written_us: microseconds(SystemTime::now()),
+            error: "Timeout: too late".into(),
+            operations: vec![plain(7)],
+        };
+        let path = record.write(&folder.path().join("new")).expect("written");
+        assert_eq!(path.file_name().and_then(|name| name.to_str()), Some("iccl-00ff-rank-3.json"));
+        let text = std::fs::read_to_string(&path).expect("read");
+        assert!(text.contains("\"state\": \"waiting\""), "{text}");
+        assert_eq!(serde_json::from_str::<FlightRecord>(&text).expect("JSON"), record);
+    }
+}
