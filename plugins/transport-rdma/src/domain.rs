@@ -419,6 +419,15 @@ impl TransportDomain for RdmaDomain {
     }
 
     fn register(&mut self, region: &MemoryRegion) -> PluginResult<u64> {
+        if region.form == region_form::ADDRESS {
+            // The kernel says why it does not know the memory, so that the plan can.
+            let Rail { device, limits, .. } = &mut *self.rail;
+            let (address, length) = (region.address, region.length);
+            // SAFETY: the runtime keeps the memory until it is taken back, here.
+            let key =
+                unsafe { self.regions.add(&mut **device, limits.max_mr_bytes, address, length) }?;
+            self.regions.remove(&mut **device, key)?;
+        }
         if region.form != region_form::HOST_ALIAS {
             return Err(PluginError::not_supported(
                 "this version registers memory that the host can address too (its alias) and no other",

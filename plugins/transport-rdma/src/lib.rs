@@ -74,7 +74,7 @@ impl Transport for RdmaTransport {
     fn facts(&self) -> TransportFacts {
         TransportFacts {
             name: "rdma",
-            reach: reach::SAME_HOST | reach::OTHER_HOSTS,
+            reach: reach::SAME_HOST | reach::OTHER_HOSTS | reach::FABRIC,
             memory_kinds: MemoryKind::Host.mask()
                 | MemoryKind::PinnedHost.mask()
                 | MemoryKind::Device.mask(),

@@ -1,6 +1,6 @@
 //! How channels end: in order, by a lost peer, by what one side does.
 
-use iccl_plugin_api::tables::completion_kind;
+use iccl_plugin_api::tables::{MemoryRegion, completion_kind, region_form};
 
 use super::*;
 
@@ -152,4 +152,27 @@ fn b087_a_device_on_which_nothing_can_be_registered_says_what_to_raise() {
     assert!(error.message.contains("`ulimit -l`"), "{error}");
     let error = transport(&(Arc::new(Mock::new(0)) as Arc<dyn Library>), "").unwrap_err();
     assert!(error.message.starts_with("no RDMA device: none is there"), "{error}");
+}
+
+/// Memory by an address that only the NIC's driver may know is refused, by the kernel's own error if it has one.
+#[test]
+fn b082_device_memory_by_its_address_is_refused_for_the_kernels_reason() {
+    let mock = Mock::new(1);
+    let library: Arc<dyn Library> = Arc::new(mock.clone());
+    let mut rank = Rank::open(&library, 0, 1);
+    let before = mock.registered_bytes();
+    let memory = vec![0_u8; 4096];
+    let region = MemoryRegion {
+        form: region_form::ADDRESS,
+        descriptor: -1,
+        address: memory.as_ptr() as u64,
+        offset: 0,
+        length: 4096,
+        cookie: 0,
+    };
+    assert_eq!(rank.domain.register(&region).unwrap_err().status, Status::NotSupported);
+    mock.faults().register_errno = Some(libc::EFAULT);
+    let error = rank.domain.register(&region).unwrap_err();
+    assert_eq!(error.vendor_code, i64::from(libc::EFAULT));
+    assert_eq!(mock.registered_bytes(), before);
 }
