@@ -106,8 +106,12 @@ fn b025_huge_vectors_are_covered_exactly_once() {
             let (sent, received) = buffers(&request, schedule.rank);
             assert_eq!(schedule.send_bytes, sent, "{what}");
             assert_eq!(schedule.recv_bytes, received, "{what}");
-            let mut written: Vec<Slice> =
-                schedule.steps.iter().filter_map(|step| step.kind.writes()).collect();
+            let mut written: Vec<Slice> = schedule
+                .steps
+                .iter()
+                .flat_map(|step| schedule.writes(&step.kind))
+                .copied()
+                .collect();
             written.retain(|slice| slice.buffer == Buffer::Recv);
             written.sort_by_key(|slice| slice.offset);
             let mut next = 0;

@@ -7,8 +7,8 @@ use iccl_plugin_api::tables::{CollectiveSupport, collectives_flag};
 use iccl_plugin_api::types::{Collective, DataType, RedOp};
 use iccl_runtime::schedule::interpret::{Buffering, Options, interpret};
 use iccl_runtime::schedule::{
-    Algorithm, CostModel, Finish, Island, Islands, NativeRules, Request, Schedule, StepKind,
-    Verdict, compile, select,
+    Algorithm, Block, CostModel, Counts, Finish, Island, Islands, NativeRules, Request, Schedule,
+    StepKind, Verdict, compile, cost, select,
 };
 use iccl_runtime::topology::NativeAbilities;
 use proptest::prelude::*;
@@ -114,6 +114,127 @@ proptest! {
         for (on, schedule) in layout.iter().zip(&schedules) {
             let shares = layout.iter().filter(|other| *other == on).count() > 1;
             prop_assert_eq!(native_calls(schedule) > 0, *on > 0 && shares && count > 0);
+        }
+    }
+}
+
+/// The collectives of one owner for each part.
+const OF_OWNERS: [Collective; 6] = [
+    Collective::Broadcast,
+    Collective::Reduce,
+    Collective::AllGather,
+    Collective::ReduceScatter,
+    Collective::AllGatherV,
+    Collective::ReduceScatterV,
+];
+
+/// The call of each rank. Blocks of the vector forms have `count` elements and fewer, some none, with gaps
+/// that differ from rank to rank.
+fn calls(collective: Collective, base: &Request, gaps: u64) -> Vec<Request> {
+    (0..base.ranks)
+        .map(|rank| {
+            let mut first = 0;
+            let blocks: Vec<Block> = (0..base.ranks)
+                .map(|of| {
+                    let count =
+                        if of % 3 == 1 { 0 } else { base.count.saturating_sub(u64::from(of)) };
+                    first += (gaps + u64::from(rank)) % 3;
+                    let block = Block { first, count };
+                    first += count;
+                    block
+                })
+                .collect();
+            let counts = match collective {
+                Collective::AllGatherV => Some(Arc::new(Counts::all_gather_v(blocks))),
+                Collective::ReduceScatterV => Some(Arc::new(Counts::reduce_scatter_v(blocks))),
+                _ => None,
+            };
+            let total = counts.as_ref().map(|counts| counts.total().expect("few"));
+            let op = if collective.reduces() { base.op } else { RedOp::Sum };
+            let count = total.unwrap_or(base.count);
+            Request { collective, rank, count, op, counts, ..base.clone() }
+        })
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    /// As above, for all that is made of parts with an owner each; natively too where all are on one
+    /// island. In place on some ranks only.
+    #[test]
+    fn any_layout_of_islands_carries_what_is_made_of_blocks(
+        layout in layouts(),
+        whole in any::<bool>(),
+        collective in prop::sample::select(&OF_OWNERS[..]),
+        op in prop::sample::select(vec![RedOp::Sum, RedOp::Max, RedOp::Avg, RedOp::PreMulSum]),
+        count in prop_oneof![0_u64..=3, 0_u64..90],
+        (root, gaps, seed) in any::<(u32, u8, u64)>(),
+        in_place in prop::collection::vec(any::<bool>(), 32),
+        (unbounded, any_flags) in any::<(bool, bool)>(),
+        chunk_bytes in prop::sample::select(vec![1_u64, 16, 64, 1 << 20]),
+    ) {
+        let layout = if whole { vec![1; layout.len()] } else { layout };
+        let ranks = layout.len() as u32;
+        let flags = if any_flags { collectives_flag::IN_PLACE } else { 0 };
+        let base = Request {
+            chunk_bytes,
+            root: root % ranks,
+            algorithm: if whole && root % 2 == 0 { Algorithm::Native } else { Algorithm::Islands },
+            islands: Some(islands(&layout, &every(flags), LIBRARY_ROUNDS)),
+            ..all_reduce(&layout, DataType::F32, op, count)
+        };
+        let requests = calls(collective, &base, gaps.into());
+        let schedules: Vec<Schedule> = requests
+            .iter()
+            .zip(in_place.iter().cycle())
+            .map(|(request, in_place)| {
+                compile(&Request { in_place: *in_place, ..request.clone() }).expect("legal")
+            })
+            .collect();
+        let what = format!("{layout:?} {} by {}", requests[0], base.algorithm);
+        let buffering = if unbounded { Buffering::Unbounded } else { Buffering::Rendezvous };
+        let mut outcome = interpret(&schedules, Options { buffering, seed })
+            .map_err(|fault| TestCaseError::fail(format!("{what}: {fault}")))?;
+        outcome.verify().map_err(|fault| TestCaseError::fail(format!("{what}: {fault}")))?;
+        for (on, schedule) in layout.iter().zip(&schedules) {
+            let shares = layout.iter().filter(|other| *other == on).count() > 1;
+            prop_assert_eq!(native_calls(schedule) > 0, *on > 0 && shares && requests[0].count > 0);
+        }
+        // All come to the same choice, however their buffers lie.
+        let choice = |request: &Request| {
+            select(request, None, false, &CostModel::default()).expect("one").considered
+        };
+        for request in &requests {
+            prop_assert_eq!(choice(request), choice(&requests[0]));
+        }
+    }
+}
+
+/// What crosses between two islands of four: each block once, and each member sends a quarter of a broadcast.
+#[test]
+fn every_block_crosses_once_for_each_other_island() {
+    let layout = [1, 2, 1, 2, 1, 2, 1, 2];
+    let count = 1 << 16;
+    for (collective, expected) in [
+        (Collective::AllGather, [count * 4; 8]),
+        (Collective::ReduceScatter, [count * 4; 8]),
+        // The root is of the second island.
+        (Collective::Broadcast, [0, count, 0, count, 0, count, 0, count]),
+        (Collective::Reduce, [count, 0, count, 0, count, 0, count, 0]),
+    ] {
+        let base = all_reduce(&layout, DataType::F32, RedOp::Sum, count);
+        let base = Request { chunk_bytes: 1 << 12, root: 3, ..base };
+        for (request, expected) in calls(collective, &base, 0).iter().zip(expected) {
+            let schedule = compile(request).expect("legal");
+            let sent = |kind: &StepKind| match kind {
+                StepKind::Send { source, .. } => source.bytes,
+                _ => 0,
+            };
+            let sent: u64 = schedule.steps.iter().map(|step| sent(&step.kind)).sum();
+            assert_eq!(sent, expected, "{request}, rank {}", request.rank);
+            let found = cost(Algorithm::Islands, request);
+            assert!(sent <= found.bytes && found.native_calls > 0, "{request}: {found:?}");
         }
     }
 }

@@ -4,8 +4,8 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use iccl_plugin_api::{Collective, DataType, RedOp};
-use iccl_runtime::comm::{Communicator, Element};
-use iccl_runtime::schedule::Algorithm;
+use iccl_runtime::comm::{Buffer, Communicator, Element};
+use iccl_runtime::schedule::{Algorithm, Block};
 use iccl_tests::ranks::{Job, must_be_right};
 use iccl_tests::sim_cards;
 
@@ -212,6 +212,130 @@ fn whole_collectives_go_through_the_library() {
         assert_eq!(long.read::<i32>().expect("read")[..block], sums);
         assert_eq!(carried_by(communicator, Algorithm::Native), 3 + 4 * 3);
     });
+}
+
+/// All that is made of blocks with an owner each: every element, by every root, short and in many chunks.
+fn everything_of_blocks(communicator: &Communicator) {
+    let (device, stream) = (communicator.device(), communicator.stream());
+    let (rank, ranks) = (communicator.rank(), communicator.ranks());
+    let dtype = DataType::I32;
+    let value = |of: u32, at: usize| of as i32 * 1_000_003 + at as i32;
+    let sum = |at: usize| (0..ranks).map(|of| value(of, at)).fold(0, i32::wrapping_add);
+    let wait = |what: &str, handle: iccl_runtime::Result<iccl_runtime::comm::Handle>| {
+        let done = handle.and_then(|handle| handle.wait());
+        done.unwrap_or_else(|error| panic!("{what}: {error}"));
+    };
+    for block in [1_usize, 1001, 20_011] {
+        let all = block * ranks as usize;
+        let count = block as u64;
+        let mine: Vec<i32> = (0..all).map(|at| value(rank, at)).collect();
+        let send = device.buffer_from(&mine).expect("a buffer");
+        // Each rank's blocks lie apart, farther on each rank than on the one before; one is empty.
+        let gap = rank as usize;
+        let length = |of: u32| if of == 1 { 0 } else { block - (of as usize).min(block) / 2 };
+        let mut first = gap;
+        let blocks: Vec<Block> = (0..ranks)
+            .map(|of| {
+                let placed = Block { first: first as u64, count: length(of) as u64 };
+                first += length(of) + gap;
+                placed
+            })
+            .collect();
+        let apart = first.max(1);
+        let read = |buffer: &Buffer| buffer.read::<i32>().expect("read");
+        let fresh = |elements: usize| device.buffer_from(&vec![-7; elements]).expect("a buffer");
+
+        let gathered = fresh(all);
+        wait("all_gather", communicator.all_gather(&send, &gathered, count, dtype, stream));
+        let expected: Vec<i32> =
+            (0..ranks).flat_map(|of| (0..block).map(move |at| value(of, at))).collect();
+        assert_eq!(read(&gathered), expected, "all_gather of {block}");
+
+        let gathered = fresh(apart);
+        let handle = communicator.all_gather_v(&send, &gathered, &blocks, dtype, stream);
+        wait("all_gather_v", handle);
+        let mut expected = vec![-7; apart];
+        for (of, place) in (0..).zip(&blocks) {
+            (0..place.count as usize)
+                .for_each(|at| expected[place.first as usize + at] = value(of, at));
+        }
+        assert_eq!(read(&gathered), expected, "all_gather_v of {block}");
+
+        let reduced = fresh(block);
+        let handle = communicator.reduce_scatter(&send, &reduced, count, dtype, RedOp::Sum, stream);
+        wait("reduce_scatter", handle);
+        let own = rank as usize * block;
+        let expected: Vec<i32> = (0..block).map(|at| sum(own + at)).collect();
+        assert_eq!(read(&reduced), expected, "reduce_scatter of {block}");
+
+        // What a rank has for another is that rank's contribution at its packed place.
+        let packed: Vec<usize> = (0..ranks).map(|of| (0..of).map(length).sum::<usize>()).collect();
+        let mut scattered = vec![0; apart];
+        for (place, packed) in blocks.iter().zip(&packed) {
+            (0..place.count as usize)
+                .for_each(|at| scattered[place.first as usize + at] = value(rank, packed + at));
+        }
+        let scattered = device.buffer_from(&scattered).expect("a buffer");
+        let reduced = fresh(block);
+        let op = RedOp::Sum;
+        let handle =
+            communicator.reduce_scatter_v(&scattered, &reduced, &blocks, dtype, op, stream);
+        wait("reduce_scatter_v", handle);
+        let mut expected = vec![-7; block];
+        (0..length(rank)).for_each(|at| expected[at] = sum(packed[rank as usize] + at));
+        assert_eq!(read(&reduced), expected, "reduce_scatter_v of {block}");
+
+        for root in 0..ranks {
+            let whole = fresh(all);
+            let handle =
+                communicator.broadcast(Some(&send), &whole, all as u64, dtype, root, stream);
+            wait("broadcast", handle);
+            let expected: Vec<i32> = (0..all).map(|at| value(root, at)).collect();
+            assert_eq!(read(&whole), expected, "broadcast of {all} from {root}");
+            let whole = fresh(all);
+            let (all, into) = (all as u64, Some(&whole));
+            let handle = communicator.reduce(&send, into, all, dtype, RedOp::Sum, root, stream);
+            wait("reduce", handle);
+            if rank == root {
+                let expected: Vec<i32> = (0..mine.len()).map(sum).collect();
+                assert_eq!(read(&whole), expected, "reduce of {all} to {root}");
+            }
+        }
+    }
+}
+
+/// B018, B028: cards and host memory together, in any order of the ranks, and one island alone: the library
+/// does its part, and it shows.
+#[test]
+fn b018_b028_islands_and_lone_ranks_exchange_blocks() {
+    let _cards = cards();
+    let of_blocks =
+        ["broadcast", "reduce", "all_gather", "reduce_scatter", "all_gather_v", "reduce_scatter_v"];
+    for (layout, algorithm) in [
+        ("nnh", Algorithm::Islands),
+        ("nhnhn", Algorithm::Islands),
+        ("hnhnnh", Algorithm::Islands),
+        ("nnn", Algorithm::Islands),
+        ("nnn", Algorithm::Native),
+    ] {
+        let job = of_blocks.iter().fold(job(layout), |job, name| {
+            job.with(&format!("algorithm.{name}"), algorithm.name())
+        });
+        job.with("engine.chunk_bytes", "4KiB").run(|communicator| {
+            let warnings = communicator.plan().warnings();
+            assert!(warnings.is_empty(), "{warnings:?}");
+            everything_of_blocks(communicator);
+            let of_each = 4 + 2 * u64::from(communicator.ranks());
+            assert_eq!(carried_by(communicator, algorithm), 3 * of_each);
+            let on_card = communicator.device().plugin() == "nvidia";
+            let calls = communicator.counters().native_calls();
+            if on_card {
+                assert!(calls >= 3 * of_each, "{layout}: {calls} native calls");
+            } else {
+                assert_eq!(calls, 0);
+            }
+        });
+    }
 }
 
 /// What `iccl plan --collectives` tells of a call, against what the call does: the algorithm, and whether

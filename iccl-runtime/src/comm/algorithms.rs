@@ -68,7 +68,7 @@ impl Algorithms {
     /// The algorithm for a request, and why.
     pub(super) fn choose(&self, request: &Request) -> Result<Choice> {
         let request = &Request { islands: self.islands(), ..request.clone() };
-        let bytes = request.vector_bytes().unwrap_or(u64::MAX);
+        let bytes = request.agreed_bytes();
         let forced = self
             .forced
             .get(request.collective.name())

@@ -14,7 +14,7 @@ use iccl_plugin_api::host::OpenCommunicator;
 use iccl_plugin_api::sdk::NativeCall;
 
 use super::device::Device;
-use crate::engine::{NativeDevice, NativeIsland};
+use crate::engine::{NativeDevice, NativeIsland, Operands};
 use crate::plan::{Plan, PlannedIsland, RankFact};
 use crate::plugins::{CollectivesPlugin, PluginSet};
 use crate::schedule::IslandCall;
@@ -180,25 +180,19 @@ impl NativeIsland for Made {
         &self.name
     }
 
-    unsafe fn call(
-        &self,
-        call: &IslandCall,
-        source: *const u8,
-        destination: *mut u8,
-        stream: u64,
-    ) -> Result<()> {
+    unsafe fn call(&self, call: &IslandCall, operands: &Operands, stream: u64) -> Result<()> {
         let call = NativeCall {
             collective: call.collective,
             dtype: call.dtype,
             op: call.op,
             root: call.root,
-            count: call.count,
-            send: source.cast(),
-            receive: destination.cast(),
-            send_counts: &[],
-            send_displacements: &[],
-            receive_counts: &[],
-            receive_displacements: &[],
+            count: operands.count(call),
+            send: operands.sent.address.cast_const().cast(),
+            receive: operands.received.address.cast(),
+            send_counts: &operands.sent.counts,
+            send_displacements: &operands.sent.displacements,
+            receive_counts: &operands.received.counts,
+            receive_displacements: &operands.received.displacements,
         };
         // SAFETY: the caller promises what the plugin asks for.
         unsafe { self.communicator.call(&call, stream) }.map_err(|error| self.error(error))

@@ -18,10 +18,11 @@ use std::time::{Duration, Instant};
 use iccl_plugin_api::Collective;
 
 use super::device::{Card, CardStream};
+use super::native_operands::Operands;
 use super::state::State;
 use super::turns::{NativeDevice, Ticket};
 use crate::lock::lock;
-use crate::schedule::{IslandCall, Slice, StepKind};
+use crate::schedule::{IslandCall, StepKind};
 use crate::{Error, ErrorKind, Result};
 
 /// Shortest and longest nap of the issuing thread while calls are under way.
@@ -41,18 +42,12 @@ pub trait NativeIsland: Send + Sync {
     /// Enqueues one call on a stream of the card. May block; one thread at a time.
     ///
     /// # Safety
-    /// Source and destination are the card's memory, as long as the call needs, and nobody else uses them
+    /// The operands are the card's memory, as long as the call needs, and nobody else uses them
     /// until the stream is past it.
     ///
     /// # Errors
     /// What the library says.
-    unsafe fn call(
-        &self,
-        call: &IslandCall,
-        source: *const u8,
-        destination: *mut u8,
-        stream: u64,
-    ) -> Result<()>;
+    unsafe fn call(&self, call: &IslandCall, operands: &Operands, stream: u64) -> Result<()>;
     /// The error that the library met by itself. Any thread.
     ///
     /// # Errors
@@ -75,8 +70,7 @@ struct Job {
     serial: u32,
     step: u32,
     call: IslandCall,
-    source: *const u8,
-    destination: *mut u8,
+    operands: Operands,
 }
 
 // SAFETY: the pointers are only given to the library; the run that the job belongs to keeps the memory until the
@@ -305,11 +299,11 @@ impl Issuer {
             match self.jobs.recv_timeout(wait) {
                 Ok(job) => {
                     let stream = self.stream.handle();
-                    let Job { call, source, destination, .. } = &job;
+                    let Job { call, operands, .. } = &job;
                     *lock(&self.shared.inside) = Some(call.collective);
                     // SAFETY: the run keeps the memory of the job until it is done or all is at rest, and
                     // its schedule orders every other use of it.
-                    let called = unsafe { self.island.call(call, *source, *destination, stream) };
+                    let called = unsafe { self.island.call(call, operands, stream) };
                     *lock(&self.shared.inside) = None;
                     called?;
                     self.stream.then((job.serial, job.step))?;
@@ -341,8 +335,9 @@ impl State {
             if !run.released[step as usize] {
                 break;
             }
-            let StepKind::Native { call, source, destination } =
-                run.program.schedule().steps[step as usize].kind
+            let schedule = run.program.schedule();
+            let StepKind::Native { call, sources, destinations } =
+                &schedule.steps[step as usize].kind
             else {
                 unreachable!("only native calls are in the list of native calls")
             };
@@ -353,12 +348,10 @@ impl State {
             if !run.turn.has_come() {
                 break;
             }
-            let address = |slice: Slice| match slice.bytes {
-                0 => std::ptr::null_mut(),
-                _ => run.address(slice),
-            };
-            let (source, destination) = (address(source).cast_const(), address(destination));
-            native.issue(Job { serial: run.serial, step, call, source, destination })?;
+            let (sources, destinations) =
+                (schedule.sources(sources), schedule.sources(destinations));
+            let operands = Operands::new(call, sources, destinations, |slice| run.address(slice));
+            native.issue(Job { serial: run.serial, step, call: *call, operands })?;
             self.counters.native_call();
             run.native_issued += 1;
         }

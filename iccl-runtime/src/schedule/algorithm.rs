@@ -179,7 +179,18 @@ impl Algorithm {
                 carries_avg: true,
                 rank_order: false,
                 needs_islands: true,
-                ..Facts::moves("islands", &[AllReduce])
+                ..Facts::moves(
+                    "islands",
+                    &[
+                        AllReduce,
+                        Reduce,
+                        Broadcast,
+                        AllGather,
+                        ReduceScatter,
+                        AllGatherV,
+                        ReduceScatterV,
+                    ],
+                )
             },
             // What it can reduce, how it rounds and in which order is for the library to declare.
             Self::Native => Facts {
@@ -197,6 +208,8 @@ impl Algorithm {
                         Gather,
                         Scatter,
                         AllToAll,
+                        AllGatherV,
+                        ReduceScatterV,
                     ],
                 )
             },

@@ -124,10 +124,25 @@ impl<'a> Builder<'a> {
     /// Calls the native library, once all ranks are known to agree: who is inside it cannot be told of
     /// anything.
     pub(super) fn native(&mut self, call: IslandCall, source: Slice, destination: Slice) {
-        self.read(source);
-        self.write(destination);
+        self.native_blocks(call, &[source], &[destination]);
+    }
+
+    /// As [`Builder::native`], for vector forms.
+    pub(super) fn native_blocks(
+        &mut self,
+        call: IslandCall,
+        sources: &[Slice],
+        destinations: &[Slice],
+    ) {
+        let first = self.slices.len() as u32;
+        let between = first + sources.len() as u32;
+        let end = between + destinations.len() as u32;
+        self.slices.extend(sources.iter().chain(destinations));
+        sources.iter().for_each(|source| self.read(*source));
+        destinations.iter().for_each(|destination| self.write(*destination));
         self.pending.extend(&self.agreement);
-        self.push(StepKind::Native { call, source, destination });
+        let (sources, destinations) = (first..between, between..end);
+        self.push(StepKind::Native { call, sources, destinations });
     }
 
     /// Reduces `sources` in their order. `all` says that these are the contributions of all ranks,

@@ -7,7 +7,7 @@ use iccl_plugin_api::types::Collective;
 
 use super::{
     Algorithm, Request, all_gather, all_reduce, blocks, broadcast, exchange, gather_scatter,
-    native, point_to_point, reduce, reduce_scatter,
+    island_blocks, native, point_to_point, reduce, reduce_scatter,
 };
 
 /// The load of the busiest rank in an operation.
@@ -135,7 +135,8 @@ pub fn cost(algorithm: Algorithm, request: &Request) -> Cost {
         (Algorithm::ScatterAllGather, _) => broadcast::scatter_all_gather::cost(request),
         (Algorithm::Bruck, _) => all_gather::bruck::cost(request),
         (Algorithm::Native, _) => native::cost(request),
-        (Algorithm::Islands, _) => all_reduce::islands::cost(request),
+        (Algorithm::Islands, Collective::AllReduce) => all_reduce::islands::cost(request),
+        (Algorithm::Islands, _) => island_blocks::cost(request),
     };
     let rounds = u64::from(log2_ceil(request.ranks));
     let gate_rounds = match (gated, request.with_algorithm(algorithm).takes_turns()) {

@@ -40,6 +40,7 @@ mod cuts;
 mod exchange;
 mod gather_scatter;
 pub mod interpret;
+mod island_blocks;
 mod islands;
 mod native;
 mod point_to_point;
@@ -108,7 +109,8 @@ pub fn compile(request: &Request) -> Result<Schedule> {
         (Algorithm::Dissemination, _) => builder.gate(),
         (Algorithm::PointToPoint, _) => point_to_point::compile(&mut builder),
         (Algorithm::Native, _) => native::compile(&mut builder),
-        (Algorithm::Islands, _) => all_reduce::islands::compile(&mut builder),
+        (Algorithm::Islands, Collective::AllReduce) => all_reduce::islands::compile(&mut builder),
+        (Algorithm::Islands, _) => island_blocks::compile(&mut builder),
     }
     builder.finish()
 }

@@ -7,6 +7,7 @@ use iccl_plugin_api::types::{Collective, RedOp};
 
 use super::builder::Builder;
 use super::cost::Cost;
+use super::cuts::Cut;
 use super::islands::{Island, Islands};
 use super::types::{Buffer, IslandCall, Request, Slice};
 
@@ -33,6 +34,35 @@ fn call(request: &Request) -> Result<(IslandCall, &Island), String> {
     Ok((IslandCall { collective, dtype, op: None, count, root }, island))
 }
 
+/// All-gather-v and reduce-scatter-v: a block for each rank on the longer side.
+fn compile_blocks(builder: &mut Builder<'_>, call: IslandCall, island: &Island) {
+    let request = builder.request;
+    let ranks = 0..request.ranks;
+    let gathers = request.collective == Collective::AllGatherV;
+    let (mut sources, destinations): (Vec<Cut>, Vec<Cut>) = if gathers {
+        (
+            vec![request.send_block(request.rank)],
+            ranks.map(|from| request.recv_block(from)).collect(),
+        )
+    } else {
+        (ranks.map(|to| request.send_block(to)).collect(), vec![request.recv_block(request.rank)])
+    };
+    let mut buffer = Buffer::Send;
+    if builder.in_place() && !island.abilities.works_in_place() {
+        buffer = Buffer::DeviceScratch;
+        builder.reserve_device_scratch(request.buffer_elements().0 * request.element_bytes());
+        for cut in sources.iter().filter(|cut| cut.elements > 0) {
+            builder.copy(builder.slice(Buffer::Send, *cut), builder.slice(buffer, *cut));
+        }
+    }
+    let slices = |buffer, cuts: Vec<Cut>| -> Vec<Slice> {
+        cuts.into_iter().map(|cut| builder.slice(buffer, cut)).collect()
+    };
+    let (sources, destinations) =
+        (slices(buffer, std::mem::take(&mut sources)), slices(Buffer::Recv, destinations));
+    builder.native_blocks(IslandCall { count: 0, ..call }, &sources, &destinations);
+}
+
 pub(super) fn compile(builder: &mut Builder<'_>) {
     let request = builder.request;
     let (call, island) =
@@ -43,6 +73,9 @@ pub(super) fn compile(builder: &mut Builder<'_>) {
     }
     builder.on_island(&island.ranks);
     let (send, recv) = request.buffer_elements();
+    if request.counts.is_some() {
+        return compile_blocks(builder, call, island);
+    }
     let slice =
         |buffer, elements| Slice { buffer, offset: 0, bytes: elements * request.element_bytes() };
     let mut source = slice(Buffer::Send, send);
@@ -59,9 +92,5 @@ pub(super) fn compile(builder: &mut Builder<'_>) {
 }
 
 pub(super) fn cost(request: &Request) -> Cost {
-    Cost {
-        native_calls: 1,
-        native_bytes: request.vector_bytes().unwrap_or(u64::MAX),
-        ..Cost::default()
-    }
+    Cost { native_calls: 1, native_bytes: request.agreed_bytes(), ..Cost::default() }
 }

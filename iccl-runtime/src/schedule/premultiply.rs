@@ -88,10 +88,7 @@ impl Premultiplied {
 
     fn on_products(&self, kind: &StepKind) -> StepKind {
         let mut kind = kind.clone();
-        if let StepKind::Send { source, .. }
-        | StepKind::Copy { source, .. }
-        | StepKind::Native { source, .. } = &mut kind
-        {
+        if let StepKind::Send { source, .. } | StepKind::Copy { source, .. } = &mut kind {
             *source = self.product(*source);
         }
         kind
@@ -103,12 +100,13 @@ impl Premultiplied {
         for read in self.schedule.reads(kind).iter().filter(|read| read.buffer == Buffer::Send) {
             needed.extend(self.pieces_within(read.offset, read.end()));
         }
-        if self.schedule.in_place
-            && let Some(written) = kind.writes().filter(|slice| slice.buffer == Buffer::Recv)
-        {
+        if self.schedule.in_place {
             let origins = self.schedule.origins;
             let in_send = |offset: u64| (offset + origins.recv).saturating_sub(origins.send);
-            needed.extend(self.pieces_within(in_send(written.offset), in_send(written.end())));
+            let written = self.schedule.writes(kind).iter();
+            for written in written.filter(|slice| slice.buffer == Buffer::Recv && slice.bytes > 0) {
+                needed.extend(self.pieces_within(in_send(written.offset), in_send(written.end())));
+            }
         }
         needed.sort_unstable();
         needed.dedup();

@@ -48,11 +48,12 @@ pub fn select(
     deterministic: bool,
     model: &CostModel,
 ) -> Result<Choice> {
+    let busiest = &busiest(request);
     let considered: Vec<(Algorithm, Verdict)> = candidates(request.collective)
         .map(|one| {
             let verdict = match refusal(one, request, deterministic) {
                 Some(why) => Verdict::Refused(why),
-                None => Verdict::Costs(cost(one, request).time_ns(model)),
+                None => Verdict::Costs(cost(one, busiest).time_ns(model)),
             };
             (one, verdict)
         })
@@ -95,6 +96,18 @@ pub fn select(
         ErrorKind::NotSupported,
         format!("no algorithm can carry {request}: {}", why.join("; ")),
     ))
+}
+
+/// The request of the rank with the longest block, if all know who that is: costs of vector forms are a
+/// rank's own, and all must come to the same choice.
+fn busiest(request: &Request) -> Request {
+    let longest = request.agreed_counts();
+    let rank = (0..request.ranks)
+        .max_by_key(|rank| (longest.get(*rank as usize).copied(), std::cmp::Reverse(*rank)));
+    match rank.filter(|_| !longest.is_empty()) {
+        Some(rank) => Request { rank, ..request.clone() },
+        None => request.clone(),
+    }
 }
 
 fn refusal(algorithm: Algorithm, request: &Request, deterministic: bool) -> Option<String> {

@@ -62,6 +62,17 @@ impl Request {
         elements.checked_mul(self.element_bytes()).filter(|bytes| i64::try_from(*bytes).is_ok())
     }
 
+    /// Length of the longer buffer in bytes without gaps, which all ranks know alike; where each rank knows
+    /// only its own counts, as much as any.
+    pub fn agreed_bytes(&self) -> u64 {
+        let elements = match (&self.counts, blocks::per_rank(self.collective)) {
+            (Some(_), _) if blocks::pairwise(self.collective) => return u64::MAX,
+            (None, true) => self.count.saturating_mul(self.ranks.into()),
+            _ => self.count,
+        };
+        elements.saturating_mul(self.element_bytes())
+    }
+
     /// The same call with another algorithm.
     #[must_use]
     pub fn with_algorithm(&self, algorithm: Algorithm) -> Self {
@@ -150,7 +161,7 @@ pub struct IslandCall {
     pub dtype: DataType,
     /// How contributions are combined, if they are.
     pub op: Option<RedOp>,
-    /// Number of elements, by NCCL's meaning for the collective.
+    /// Number of elements, by NCCL's meaning for the collective; 0 in the vector forms.
     pub count: u64,
     /// The root, as a place in [`Schedule::island`]; 0 where there is none.
     pub root: u32,
@@ -211,15 +222,17 @@ pub enum StepKind {
     },
     /// A call of the native library. Like messages to one peer, native calls are issued in the order
     /// of their steps; one that is issued may wait for the island's other ranks to issue theirs.
-    /// The slices are what the call reads and writes on this rank, empty where it does not. They are
-    /// memory of the device, and lie apart or in place by NCCL's rules.
+    /// The slices, of [`Schedule::slices`], are what the call reads and writes on this rank: one that
+    /// may be empty, or, on the side where a vector form has a block for each rank of the island, one for
+    /// each, in the order of their places, all in one buffer. They are memory of the device, and lie apart
+    /// or in place by NCCL's rules.
     Native {
         /// What is asked for.
         call: IslandCall,
         /// What is read.
-        source: Slice,
+        sources: Range<u32>,
         /// What is written.
-        destination: Slice,
+        destinations: Range<u32>,
     },
     /// Sends the fingerprints that this rank knows so far or, from [`Schedule::turn_round`] on, the
     /// latest turn that it knows of. Shares the peer's queue with data messages but is not counted in
@@ -252,18 +265,6 @@ impl StepKind {
             }
         }
     }
-
-    /// The bytes that this step writes.
-    pub const fn writes(&self) -> Option<Slice> {
-        match self {
-            Self::Recv { destination, .. }
-            | Self::Copy { destination, .. }
-            | Self::Scale { destination, .. }
-            | Self::Native { destination, .. }
-            | Self::Reduce { destination, .. } => Some(*destination),
-            Self::Send { .. } | Self::GateSend { .. } | Self::GateRecv { .. } => None,
-        }
-    }
 }
 
 /// One step.
@@ -281,7 +282,7 @@ pub struct Step {
 pub struct Schedule {
     /// The steps; each comes after all those it depends on.
     pub steps: Vec<Step>,
-    /// The sources of all reductions.
+    /// The sources of all reductions, and what native calls read and write.
     pub slices: Vec<Slice>,
     /// The dependencies of all steps, one list after the other.
     pub(super) dependency_list: Vec<u32>,
@@ -349,7 +350,8 @@ impl Schedule {
         }
     }
 
-    /// The slices that a reduction reads, in the order in which they are combined.
+    /// The slices that a reduction reads, in the order in which they are combined, or that a native call
+    /// reads or writes.
     pub fn sources(&self, sources: &Range<u32>) -> &[Slice] {
         &self.slices[sources.start as usize..sources.end as usize]
     }
@@ -359,10 +361,23 @@ impl Schedule {
         match kind {
             StepKind::Send { source, .. }
             | StepKind::Copy { source, .. }
-            | StepKind::Native { source, .. }
             | StepKind::Scale { source, .. } => std::slice::from_ref(source),
-            StepKind::Reduce { sources, .. } => self.sources(sources),
+            StepKind::Reduce { sources, .. } | StepKind::Native { sources, .. } => {
+                self.sources(sources)
+            }
             StepKind::Recv { .. } | StepKind::GateSend { .. } | StepKind::GateRecv { .. } => &[],
+        }
+    }
+
+    /// The bytes that a step writes.
+    pub fn writes<'a>(&'a self, kind: &'a StepKind) -> &'a [Slice] {
+        match kind {
+            StepKind::Recv { destination, .. }
+            | StepKind::Copy { destination, .. }
+            | StepKind::Scale { destination, .. }
+            | StepKind::Reduce { destination, .. } => std::slice::from_ref(destination),
+            StepKind::Native { destinations, .. } => self.sources(destinations),
+            StepKind::Send { .. } | StepKind::GateSend { .. } | StepKind::GateRecv { .. } => &[],
         }
     }
 

@@ -47,9 +47,10 @@ fn producer(schedule: &Schedule, step: usize, source: Slice) -> Option<u32> {
     let sent = place(schedule, source)?;
     let mut writers = schedule.dependencies(&schedule.steps[step]).iter().filter_map(|other| {
         let kind = &schedule.steps[*other as usize].kind;
-        let written = place(schedule, kind.writes()?)?;
-        let overlaps = written.0 == sent.0 && written.1 < sent.2 && sent.1 < written.2;
-        overlaps.then_some((*other, kind, written))
+        let mut written = schedule.writes(kind).iter().filter_map(|slice| place(schedule, *slice));
+        let written = written
+            .find(|written| written.0 == sent.0 && written.1 < sent.2 && sent.1 < written.2)?;
+        Some((*other, kind, written))
     });
     let (producer, kind, written) = writers.next()?;
     let in_host_memory = matches!(kind, StepKind::Recv { .. } | StepKind::Reduce { .. });

@@ -55,7 +55,7 @@ fn add_messages(program: &Program, wanted: &mut Blocks) -> u64 {
     }
     for (number, step) in (0..).zip(steps) {
         if program.forwards().readers(number) > 0
-            && let Some(slice) = step.kind.writes()
+            && let [slice] = program.schedule().writes(&step.kind)
         {
             *wanted.entry(block_bytes(slice.bytes)).or_default() += 1;
         }

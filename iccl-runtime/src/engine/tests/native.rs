@@ -139,17 +139,12 @@ impl NativeIsland for LateLibrary {
     fn name(&self) -> &str {
         &self.name
     }
-    unsafe fn call(
-        &self,
-        call: &IslandCall,
-        source: *const u8,
-        destination: *mut u8,
-        stream: u64,
-    ) -> Result<()> {
+    unsafe fn call(&self, call: &IslandCall, operands: &Operands, stream: u64) -> Result<()> {
         let mut issued = self.issued.lock().expect("the count");
         let (number, place, group, call) = (*issued, self.place, Arc::clone(&self.group), *call);
         *issued += 1;
         let near = |far: usize| far & (FAR_AWAY - 1);
+        let (source, destination) = (operands.sent.address, operands.received.address);
         let part = (call, near(source.addr()), near(destination.addr()));
         let (reads, writes) = lengths(&call, place, group.ranks);
         let range = |start: usize, count: usize| -> Range<usize> {

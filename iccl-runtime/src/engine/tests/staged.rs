@@ -569,8 +569,7 @@ impl NativeIsland for IdleLibrary {
     unsafe fn call(
         &self,
         _: &crate::schedule::IslandCall,
-        _: *const u8,
-        _: *mut u8,
+        _: &crate::engine::Operands,
         _: u64,
     ) -> Result<()> {
         Ok(())

@@ -19,6 +19,7 @@ use iccl_plugin_api::types::{Collective, RedOp};
 use super::super::builder::Builder;
 use super::super::cost::Cost;
 use super::super::cuts::{Cut, aligned, chunk_elements};
+use super::super::island_blocks;
 use super::super::islands::{Island, Islands};
 use super::super::types::{Buffer, IslandCall, Request, Slice};
 
@@ -30,9 +31,13 @@ const TRAVELS: u64 = 1;
 const FINISHES: u64 = 2;
 const GATHERED: u64 = 3;
 
-/// Why islands cannot carry the request, or `None` if they can.
+/// What each library must offer.
+const NEEDS: &[Collective] =
+    &[Collective::ReduceScatter, Collective::Reduce, Collective::AllGather, Collective::Broadcast];
+
+/// Why islands cannot carry the request, whichever collective it is, or `None` if they can.
 pub(in super::super) fn refusal(request: &Request) -> Option<String> {
-    let Request { dtype, op, .. } = *request;
+    let Request { dtype, op, collective, .. } = *request;
     let islands = request.islands.as_deref().filter(|islands| !islands.list().is_empty());
     let Some(islands) = islands else {
         return Some("no native library serves two ranks together".into());
@@ -55,19 +60,24 @@ pub(in super::super) fn refusal(request: &Request) -> Option<String> {
             "numerics.accumulate is \"f32\", and partial sums would travel as {dtype}"
         ));
     }
-    islands.list().iter().find_map(|island| {
-        let reduces =
-            |collective| islands.refusal_to_reduce(island, collective, dtype, native_op(op));
-        let moves = |collective| Islands::moves_as(island, collective, dtype).err();
-        reduces(Collective::ReduceScatter)
-            .or_else(|| reduces(Collective::Reduce))
-            .or_else(|| moves(Collective::AllGather))
-            .or_else(|| moves(Collective::Broadcast))
-    })
+    let needs = match collective {
+        Collective::AllReduce => NEEDS,
+        _ => island_blocks::needs(collective),
+    };
+    let refuses = |island: &Island| {
+        needs.iter().find_map(|one| {
+            if one.reduces() {
+                islands.refusal_to_reduce(island, *one, dtype, native_op(op))
+            } else {
+                Islands::moves_as(island, *one, dtype).err()
+            }
+        })
+    };
+    islands.list().iter().find_map(refuses)
 }
 
 /// What libraries are asked for: the mean is made of a sum, and products are made before.
-const fn native_op(op: RedOp) -> RedOp {
+pub(in super::super) const fn native_op(op: RedOp) -> RedOp {
     match op {
         RedOp::Avg | RedOp::PreMulSum => RedOp::Sum,
         other => other,
@@ -76,20 +86,20 @@ const fn native_op(op: RedOp) -> RedOp {
 
 /// The ranks as islands, in the order of their lowest ranks; a rank that no library serves together
 /// with others is an island of its own.
-struct Map<'a> {
-    groups: Vec<Group<'a>>,
+pub(in super::super) struct Map<'a> {
+    pub(in super::super) groups: Vec<Group<'a>>,
     /// The island of this rank, and its place there.
-    own: (usize, u64),
+    pub(in super::super) own: (usize, u64),
 }
 
-struct Group<'a> {
-    ranks: &'a [u32],
+pub(in super::super) struct Group<'a> {
+    pub(in super::super) ranks: &'a [u32],
     /// `None` for a rank of its own.
-    island: Option<&'a Island>,
+    pub(in super::super) island: Option<&'a Island>,
 }
 
 impl Group<'_> {
-    fn size(&self) -> u64 {
+    pub(in super::super) fn size(&self) -> u64 {
         self.ranks.len() as u64
     }
 
@@ -125,7 +135,7 @@ impl Piece {
 }
 
 impl<'a> Map<'a> {
-    fn new(islands: &'a Islands, all: &'a [u32], rank: u32) -> Self {
+    pub(in super::super) fn new(islands: &'a Islands, all: &'a [u32], rank: u32) -> Self {
         let mut groups: Vec<Group<'a>> = Vec::new();
         for (place, one) in all.iter().enumerate() {
             match islands.of(*one) {
@@ -144,12 +154,18 @@ impl<'a> Map<'a> {
         Self { groups, own }
     }
 
-    fn largest(&self) -> u64 {
+    pub(in super::super) fn largest(&self) -> u64 {
         self.groups.iter().map(Group::size).max().unwrap_or(1)
     }
 
-    fn group(&self) -> &Group<'a> {
+    pub(in super::super) fn group(&self) -> &Group<'a> {
         &self.groups[self.own.0]
+    }
+
+    /// The island that a rank is on.
+    pub(in super::super) fn group_of(&self, rank: u32) -> usize {
+        let group = self.groups.iter().position(|group| group.ranks.contains(&rank));
+        group.unwrap_or_else(|| unreachable!("every rank is on an island or its own"))
     }
 
     /// The pieces of a chunk, in the order of their elements.

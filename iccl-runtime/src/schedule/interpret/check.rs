@@ -63,8 +63,8 @@ fn malformed(schedule: &Schedule, step: u32, what: String) -> Fault {
 fn check_slices(schedule: &Schedule, step: u32, kind: &StepKind) -> Result<(), Fault> {
     let rank = schedule.rank;
     let element = schedule.dtype.size_bytes() as u64;
-    let written = kind.writes();
-    for slice in schedule.reads(kind).iter().copied().chain(written) {
+    let written = schedule.writes(kind);
+    for slice in schedule.reads(kind).iter().chain(written).copied() {
         let length = match slice.buffer {
             Buffer::Send => schedule.send_bytes,
             Buffer::Recv => schedule.recv_bytes,
@@ -78,16 +78,16 @@ fn check_slices(schedule: &Schedule, step: u32, kind: &StepKind) -> Result<(), F
             return Err(malformed(schedule, step, format!("{slice:?} splits an element")));
         }
     }
-    let Some(written) = written else { return Ok(()) };
-    if written.buffer == Buffer::Send {
+    if written.iter().any(|slice| slice.buffer == Buffer::Send) {
         return Err(Fault::SendWritten { rank, step });
+    }
+    if let StepKind::Native { call, .. } = kind {
+        return native::check(schedule, step, call, schedule.reads(kind), written);
     }
     if matches!(kind, StepKind::Recv { .. }) {
         return Ok(());
     }
-    if let StepKind::Native { call, source, destination } = kind {
-        return native::check(schedule, step, call, *source, *destination);
-    }
+    let Some(written) = written.first().copied() else { return Ok(()) };
     let (memory, start) = place(schedule, written.buffer);
     let start = start + written.offset;
     for read in schedule.reads(kind) {
@@ -182,14 +182,16 @@ impl<'a> Races<'a> {
                 Ok(())
             })?;
         }
-        let Some(slice) = kind.writes() else { return Ok(()) };
-        self.touch(slice, |races, at, accesses| {
-            for reader in accesses.readers.drain(..).chain(accesses.writer) {
-                races.require_order(Some(reader), step, slice, at)?;
-            }
-            accesses.writer = Some(step);
-            Ok(())
-        })
+        for slice in self.schedule.writes(kind) {
+            self.touch(*slice, |races, at, accesses| {
+                for reader in accesses.readers.drain(..).chain(accesses.writer) {
+                    races.require_order(Some(reader), step, *slice, at)?;
+                }
+                accesses.writer = Some(step);
+                Ok(())
+            })?;
+        }
+        Ok(())
     }
 
     fn touch(
@@ -292,7 +294,8 @@ impl<'a> Agreement<'a> {
             let what = format!("gated is {gated}, which the steps belie");
             return Err(malformed(self.schedule, index, what));
         }
-        let writes_recv = kind.writes().is_some_and(|slice| slice.buffer == Buffer::Recv);
+        let written = self.schedule.writes(kind);
+        let writes_recv = written.iter().any(|slice| slice.buffer == Buffer::Recv);
         // Who is inside a native library hears of nothing, so only a gate will do.
         let is_native = matches!(kind, StepKind::Native { .. });
         if (!writes_recv && !is_native) || collective == Collective::Recv || after_gate {

@@ -77,6 +77,8 @@ enum Action {
 #[derive(Clone, Debug)]
 enum Payload {
     Data(Vec<Piece>),
+    /// What a native call gives, slice by slice.
+    Blocks(Vec<Vec<Piece>>),
     /// The ranks whose fingerprints the message carries, as a set of bits.
     Gate(Vec<u64>),
 }
@@ -104,7 +106,7 @@ struct Rank<'a> {
     native_calls: Vec<u32>,
     issued: usize,
     /// What native calls that are issued have read already.
-    given: HashMap<u32, Vec<Piece>>,
+    given: HashMap<u32, Vec<Vec<Piece>>>,
     /// What receives and native calls have got but not yet written.
     arrived: HashMap<u32, Payload>,
     /// Whose fingerprints are known after each gate receive; in the exchange of turns, whose turns.
@@ -277,14 +279,14 @@ impl<'a> Run<'a> {
         let rank = &mut self.ranks[place];
         let (island, ordinal) = rank.seat[step as usize];
         rank.issued += 1;
-        if let StepKind::Native { source, destination, .. } = *rank.kind(step) {
-            // In place, what is read must be known before it is disturbed.
-            if reads_now || disturbs {
-                let given = rank.read(source, step)?;
-                rank.given.insert(step, given);
-            }
-            if disturbs {
-                rank.memory.disturb(destination, step);
+        // In place, what is read must be known before it is disturbed.
+        if reads_now || disturbs {
+            let given = rank.read_all(step)?;
+            rank.given.insert(step, given);
+        }
+        if disturbs {
+            for destination in rank.schedule.writes(rank.kind(step)) {
+                rank.memory.disturb(*destination, step);
             }
         }
         if let Some(follower) = rank.native_calls.get(ordinal + 1).copied()
@@ -308,12 +310,12 @@ impl<'a> Run<'a> {
         let mut given = Vec::with_capacity(steps.len());
         for (place, step) in places.iter().zip(&steps) {
             let rank = &mut self.ranks[*place];
-            let StepKind::Native { call, source, .. } = *rank.kind(*step) else {
+            let StepKind::Native { call, .. } = *rank.kind(*step) else {
                 unreachable!("only native calls are in the list of native calls");
             };
             calls.push(call);
             let read_before = rank.given.remove(step);
-            given.push(read_before.map_or_else(|| rank.read(source, *step), Ok)?);
+            given.push(read_before.map_or_else(|| rank.read_all(*step), Ok)?);
         }
         let rank_of = |index: usize| self.ranks[places[index]].schedule.rank;
         if let Some(other) = calls.iter().position(|call| *call != calls[0]) {
@@ -325,13 +327,35 @@ impl<'a> Run<'a> {
                 other: native::text(&calls[other]),
             });
         }
+        if let Some((place, other)) = native::uneven(&calls[0], &given) {
+            return Err(Fault::NativeDisagreement {
+                first: rank_of(0),
+                second: rank_of(place),
+                ordinal: ordinal as u64,
+                asked: native::text(&calls[0]),
+                other,
+            });
+        }
         let first = &self.ranks[places[0]];
         let mut combine = |operands, finish, shapes: &mut Shapes| {
             first.combine(steps[0], operands, finish, shapes)
         };
         let results = native::perform(&calls[0], &given, &mut self.shapes, &mut combine)?;
+        for ((place, step), result) in places.iter().zip(&steps).zip(&results) {
+            let rank = &self.ranks[*place];
+            let written = rank.schedule.writes(rank.kind(*step));
+            if let Some((first, second)) = native::mismatch(written, result) {
+                return Err(Fault::NativeDisagreement {
+                    first: rank_of(first),
+                    second: rank.schedule.rank,
+                    ordinal: ordinal as u64,
+                    asked: native::text(&calls[0]),
+                    other: second,
+                });
+            }
+        }
         for ((place, step), result) in places.into_iter().zip(steps).zip(results) {
-            self.ranks[place].arrived.insert(step, Payload::Data(result));
+            self.ranks[place].arrived.insert(step, Payload::Blocks(result));
             if self.random.coin() {
                 self.ranks[place].store(step)?;
             }
@@ -536,6 +560,12 @@ impl<'a> Rank<'a> {
         }
     }
 
+    /// All that a native call reads.
+    fn read_all(&mut self, step: u32) -> Result<Vec<Vec<Piece>>, Fault> {
+        let slices = self.schedule.reads(self.kind(step)).iter();
+        slices.map(|slice| self.read(*slice, step)).collect()
+    }
+
     fn read(&mut self, slice: Slice, step: u32) -> Result<Vec<Piece>, Fault> {
         self.memory.read(slice, self.schedule.rank, step)
     }
@@ -626,11 +656,13 @@ impl<'a> Rank<'a> {
     /// A receive or a native call puts away what has arrived for it, if it has not done so before.
     fn store(&mut self, step: u32) -> Result<(), Fault> {
         match (self.arrived.remove(&step), self.kind(step)) {
-            (
-                Some(Payload::Data(pieces)),
-                StepKind::Recv { destination, .. } | StepKind::Native { destination, .. },
-            ) => {
+            (Some(Payload::Data(pieces)), StepKind::Recv { destination, .. }) => {
                 self.memory.write(*destination, &pieces);
+            }
+            (Some(Payload::Blocks(blocks)), kind) => {
+                for (destination, pieces) in self.schedule.writes(kind).iter().zip(blocks) {
+                    self.memory.write(*destination, &pieces);
+                }
             }
             (Some(Payload::Gate(mut known)), kind) => {
                 if self.schedule.is_of_turn(kind) {
