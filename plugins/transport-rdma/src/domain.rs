@@ -422,10 +422,9 @@ impl TransportDomain for RdmaDomain {
         if region.form == region_form::ADDRESS {
             // The kernel says why it does not know the memory, so that the plan can.
             let Rail { device, limits, .. } = &mut *self.rail;
-            let (address, length) = (region.address, region.length);
+            let (address, length, most) = (region.address, region.length, limits.max_mr_bytes);
             // SAFETY: the runtime keeps the memory until it is taken back, here.
-            let key =
-                unsafe { self.regions.add(&mut **device, limits.max_mr_bytes, address, length) }?;
+            let key = unsafe { self.regions.add(&mut **device, most, address, length) }?;
             self.regions.remove(&mut **device, key)?;
         }
         if region.form != region_form::HOST_ALIAS {
