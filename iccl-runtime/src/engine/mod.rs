@@ -31,6 +31,7 @@ mod inquiry;
 mod links;
 mod native;
 mod native_operands;
+mod natural;
 mod operation;
 mod outcome;
 mod plugin_card;

@@ -19,6 +19,7 @@ use iccl_plugin_api::Collective;
 
 use super::device::{Card, CardStream};
 use super::native_operands::Operands;
+use super::natural::Natural;
 use super::state::State;
 use super::turns::{NativeDevice, Ticket};
 use crate::lock::lock;
@@ -178,7 +179,8 @@ impl Native {
             device: Arc::clone(island.device()),
             island: Arc::downgrade(&island),
         };
-        let issuer = Issuer { island, stream, jobs: receiver, shared };
+        let natural = Natural::new(card);
+        let issuer = Issuer { island, stream, natural, jobs: receiver, shared };
         std::thread::Builder::new()
             .name(format!("iccl-native-{rank}"))
             .spawn(move || issuer.run())
@@ -265,6 +267,7 @@ impl Native {
 struct Issuer {
     island: Arc<dyn NativeIsland>,
     stream: CardStream<(u32, u32)>,
+    natural: Natural,
     jobs: Receiver<Job>,
     shared: Arc<Shared>,
 }
@@ -277,14 +280,16 @@ impl Issuer {
             while self.jobs.recv().is_ok() {}
         }
         let rested = self.stream.rest(Duration::MAX);
-        let Self { island, stream, shared, .. } = self;
+        let Self { island, stream, natural, shared, .. } = self;
         if let Err(error) = rested {
             tracing::warn!(%error, library = island.name(), "a native stream did not come to rest");
             // The driver waits in vain, and leaves everything as it is.
-            std::mem::forget((island, stream));
+            std::mem::forget((island, stream, natural));
             return;
         }
         drop(stream);
+        // SAFETY: the stream came to rest.
+        unsafe { natural.free() };
         shared.reach(Stage::AtRest);
         drop(island);
         shared.reach(Stage::Gone);
@@ -300,12 +305,17 @@ impl Issuer {
                 Ok(job) => {
                     let stream = self.stream.handle();
                     let Job { call, operands, .. } = &job;
-                    *lock(&self.shared.inside) = Some(call.collective);
                     // SAFETY: the run keeps the memory of the job until it is done or all is at rest, and
                     // its schedule orders every other use of it.
-                    let called = unsafe { self.island.call(call, operands, stream) };
+                    let moved = unsafe { self.natural.begin(call, operands, stream) }?;
+                    let natural = moved.as_ref().unwrap_or(operands);
+                    *lock(&self.shared.inside) = Some(call.collective);
+                    // SAFETY: as above; what was moved is as long.
+                    let called = unsafe { self.island.call(call, natural, stream) };
                     *lock(&self.shared.inside) = None;
                     called?;
+                    // SAFETY: as above.
+                    unsafe { self.natural.end(call, natural, operands, stream) }?;
                     self.stream.then((job.serial, job.step))?;
                     nap = NAP;
                 }

@@ -6,10 +6,12 @@ use iccl_plugin_api::Collective;
 use crate::schedule::{IslandCall, Slice};
 
 /// What one side of a native call reads or writes on this rank.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Operand {
     /// Where it starts; null if there is nothing.
     pub address: *mut u8,
+    /// Bytes from there to the end of what is read or written.
+    pub(super) bytes: u64,
     /// Elements of the block of each rank of the island, in a vector form that has one for each; else
     /// empty.
     pub counts: Vec<u64>,
@@ -18,7 +20,7 @@ pub struct Operand {
 }
 
 /// What a native call reads and writes on this rank.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Operands {
     /// What is read. It is not written through this.
     pub sent: Operand,
@@ -38,6 +40,8 @@ impl Operand {
     ) -> Self {
         let first = slices.iter().filter(|slice| slice.bytes > 0).min_by_key(|slice| slice.offset);
         let start = first.map_or(0, |slice| slice.offset);
+        let filled = slices.iter().filter(|slice| slice.bytes > 0);
+        let end = filled.map(|slice| slice.offset + slice.bytes).max().unwrap_or(start);
         // The displacement of an empty block means nothing.
         let displacement = |slice: &Slice| match slice.bytes {
             0 => 0,
@@ -46,9 +50,21 @@ impl Operand {
         let listed = if blocks { slices } else { &[] };
         Self {
             address: first.map_or(std::ptr::null_mut(), |slice| address(*slice)),
+            bytes: end - start,
             counts: listed.iter().map(|slice| slice.bytes / element_bytes).collect(),
             displacements: listed.iter().map(displacement).collect(),
         }
+    }
+
+    /// The blocks that are read or written: bytes from the address, and how many. What lies between them
+    /// is nobody's of this call.
+    pub(super) fn blocks(&self, element_bytes: u64) -> Vec<(u64, u64)> {
+        if self.counts.is_empty() {
+            return if self.bytes == 0 { Vec::new() } else { vec![(0, self.bytes)] };
+        }
+        let blocks = std::iter::zip(&self.displacements, &self.counts);
+        let filled = blocks.filter(|(_, count)| **count > 0);
+        filled.map(|(at, count)| (at * element_bytes, count * element_bytes)).collect()
     }
 }
 
@@ -106,6 +122,9 @@ mod tests {
         assert_eq!(operands.sent.address.addr(), 0x1000 + 12);
         assert_eq!(operands.sent.counts, [2, 0, 1]);
         assert_eq!(operands.sent.displacements, [3, 0, 0]);
+        assert_eq!(operands.sent.bytes, 20);
+        // Between them lie 8 bytes of somebody else.
+        assert_eq!(operands.sent.blocks(4), [(12, 8), (0, 4)]);
         assert_eq!(operands.received.address.addr(), 0x1000 + 64);
         assert!(operands.received.counts.is_empty());
         assert_eq!(operands.count(&call(Collective::ScatterV)), 2);
@@ -116,6 +135,8 @@ mod tests {
         let whole = IslandCall { count: 7, ..call(Collective::Broadcast) };
         let operands = Operands::new(&whole, &[slice(0, 0)], &[slice(4, 28)], at);
         assert!(operands.sent.address.is_null() && operands.sent.counts.is_empty());
+        assert!(operands.sent.blocks(4).is_empty());
+        assert_eq!(operands.received.blocks(4), [(0, 28)]);
         assert_eq!(operands.count(&whole), 7);
         let exchange = call(Collective::AllToAllV);
         let operands = Operands::new(&exchange, &[slice(0, 4)], &[slice(8, 4)], at);
