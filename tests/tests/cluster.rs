@@ -481,7 +481,8 @@ fn capabilities_are_shown_with_what_fills_the_gaps() {
     assert!(done_by("barrier", "f32", None).contains("iccl"));
     // What the library has, and a communicator of such cards would not ask it for.
     assert!(done_by("all_reduce", "bf16", Some("sum")).ends_with(UNUSED));
-    assert!(done_by("all_gather_v", "f32", None).ends_with(UNUSED));
+    assert!(done_by("all_to_all_v", "f32", None).ends_with(UNUSED));
+    assert_eq!(done_by("all_gather_v", "f32", None), "native library");
     assert_eq!(of("host")["nic_regions"], serde_json::json!(["address"]));
     let ran = on_cards(&["devices", "--capabilities"]);
     assert!(ran.out.contains("\nnvidia ") && ran.out.contains("done by"), "{}", ran.out);
