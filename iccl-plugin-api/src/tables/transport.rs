@@ -191,7 +191,7 @@ pub mod reach {
     pub const OTHER_HOSTS: u32 = 2;
     /// By network cards that read and write registered memory by themselves (RDMA): the transport
     /// serves the tiers `direct` and `staged`, and the runtime registers pinned host memory (as
-    /// [`HOST_ALIAS`](super::region_form::HOST_ALIAS)) and memory of devices with it.
+    /// [`HOST_ALIAS`](crate::tables::region_form::HOST_ALIAS)) and memory of devices with it.
     pub const FABRIC: u32 = 4;
 }
 
