@@ -67,6 +67,8 @@ pub(crate) struct Channel {
     #[allow(clippy::vec_box, reason = "what is on its way must not move")]
     said: Vec<Box<[u8; OFFER_BYTES]>>,
     heard: Box<[u8; OFFER_BYTES]>,
+    /// Whether the control connection may still read and write those.
+    is_lent: bool,
     psn: u32,
 }
 
@@ -110,6 +112,7 @@ impl Channel {
             farewell: None,
             said: Vec::new(),
             heard: Box::new([0; OFFER_BYTES]),
+            is_lent: false,
             psn: (handle as u32).wrapping_mul(0x9e37_79b1) >> 8,
         };
         let Rail { device, limits, port, settings, .. } = &mut *shared.rail;
@@ -140,6 +143,7 @@ impl Channel {
         });
         if let Err(error) = begun {
             channel.release(shared.rail);
+            channel.hang_up(shared.control);
             return Err(error);
         }
         Ok(channel)
@@ -188,6 +192,7 @@ impl Channel {
         let envelope = note.envelope();
         let message =
             PostedMessage { token: note as u64, segments: &segments, envelope: &envelope };
+        self.is_lent = true;
         // SAFETY: the bytes stay in `said` until the control channel is at rest.
         unsafe { control.post_send(self.control, message) }
     }
@@ -198,6 +203,7 @@ impl Channel {
         let envelope = note.envelope();
         let message =
             PostedMessage { token: note as u64, segments: &segments, envelope: &envelope };
+        self.is_lent = true;
         // SAFETY: the bytes stay until the control channel is at rest, and only one word is awaited at a
         // time.
         unsafe { control.post_receive(self.control, message) }
@@ -391,8 +397,14 @@ impl Channel {
             let completion = Completion::failed(self.handle, message.token, kind, error);
             shared.completions.push_back(completion);
         }
-        // The peer sees the end of the connection.
-        let _ = shared.control.quiesce(self.control, std::time::Duration::ZERO);
+        self.hang_up(shared.control);
+    }
+
+    /// Ends the control connection: the peer sees it, and no word is read or written any more.
+    pub(crate) fn hang_up(&mut self, control: &mut TcpDomain) {
+        // It refuses a channel that it does not know, and then does nothing for it either.
+        let _ = control.quiesce(self.control, std::time::Duration::ZERO);
+        self.is_lent = false;
     }
 
     /// Takes the queue pair away: after that no device touches memory for this channel. Gives what was
@@ -452,5 +464,17 @@ impl Channel {
             State::Parting { until, .. } => Some(until),
             _ => None,
         }
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        if !self.is_lent {
+            return;
+        }
+        // A word that comes now would be written into somebody else's memory.
+        std::mem::forget(std::mem::take(&mut self.said));
+        std::mem::forget(std::mem::replace(&mut self.heard, Box::new([0; OFFER_BYTES])));
+        debug_assert!(std::thread::panicking(), "{}: its control connection lives", self.who());
     }
 }

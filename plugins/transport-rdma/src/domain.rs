@@ -156,9 +156,9 @@ impl RdmaDomain {
     }
 
     fn give_place_back(&mut self, place: usize) {
-        let Some(channel) = self.channels[place].take() else { return };
+        let Some(mut channel) = self.channels[place].take() else { return };
         self.by_control.remove(&channel.control);
-        // Its words are not sent from memory that is gone.
+        channel.hang_up(&mut self.control);
         let _ = self.control.channel_close(channel.control);
         self.active.retain(|&other| other != place);
         self.generations[place] = self.generations[place].wrapping_add(1);
@@ -317,7 +317,6 @@ impl TransportDomain for RdmaDomain {
         match Channel::open(names, mark, &mut shared) {
             Ok(channel) => self.channels[place] = Some(Box::new(channel)),
             Err(error) => {
-                let _ = self.control.quiesce(control, Duration::ZERO);
                 let _ = self.control.channel_close(control);
                 self.generations[place] = generation.wrapping_add(1);
                 self.free.push(place);
@@ -469,9 +468,6 @@ impl TransportDomain for RdmaDomain {
             self.parting.push(place);
             self.changing += 1;
         } else {
-            self.with(place, |channel, shared| {
-                shared.control.quiesce(channel.control, Duration::ZERO)
-            });
             self.give_place_back(place);
         }
         Ok(())
@@ -498,7 +494,9 @@ impl Drop for RdmaDomain {
                 channel.part(until, &mut shared);
             }
         }
-        while all.iter().any(|channel| channel.is_parting()) && Instant::now() < until {
+        // Those that have parted stay, because their peers' farewells are still heard.
+        let mut is_waiting = true;
+        while is_waiting && Instant::now() < until {
             let mut ended = Vec::new();
             let _ = shared.rail.device.poll(&mut ended);
             for ended in ended {
@@ -522,12 +520,14 @@ impl Drop for RdmaDomain {
                 }
             }
             let now = Instant::now();
-            all.retain_mut(|channel| {
-                !(channel.is_parting() && channel.has_parted(now, shared.rail))
-            });
+            is_waiting = false;
+            for channel in all.iter_mut().filter(|channel| channel.is_parting()) {
+                is_waiting |= !channel.has_parted(now, shared.rail);
+            }
         }
         for mut channel in all {
             channel.quiesce(&mut shared);
+            channel.hang_up(shared.control);
         }
     }
 }

@@ -71,6 +71,38 @@ fn a_channel_closed_in_order_gives_all_that_was_sent_before() {
     assert_eq!(a.ended.len(), 5);
 }
 
+/// Of two channels one has parted, and the other still waits: the peers say farewell meanwhile, which must not be
+/// heard into memory that was given back.
+#[test]
+fn a_farewell_that_comes_late_is_heard_in_memory_that_is_the_channels() {
+    let mock = Mock::new(3);
+    let library: Arc<dyn Library> = Arc::new(mock.clone());
+    let mut ranks = [0, 1, 2].map(|rank| Rank::open(&library, rank, 9));
+    let [a, b, c] = &mut ranks;
+    let address = a.domain.address().unwrap();
+    let opened = [
+        (0, a.channel(1, false, 1, &[])),
+        (1, b.channel(0, true, 1, &address)),
+        (0, a.channel(2, false, 1, &[])),
+        (2, c.channel(0, true, 1, &address)),
+    ];
+    drive(&mut [a, b, c], |ranks| opened.iter().all(|&(rank, on)| ranks[rank].is_open(on)));
+    let [a, b, c] = ranks;
+    mock.faults().carries = Some(1);
+    let first = std::thread::spawn(|| drop(a));
+    // One channel has parted once its last send was carried out; the other one never can.
+    let deadline = Instant::now() + LONG;
+    while mock.faults().carries != Some(0) {
+        assert!(Instant::now() < deadline, "nothing more happens");
+        std::thread::yield_now();
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    let others = [std::thread::spawn(|| drop(b)), std::thread::spawn(|| drop(c))];
+    first.join().unwrap();
+    others.into_iter().for_each(|other| other.join().unwrap());
+    assert_eq!(mock.registered_bytes(), 0);
+}
+
 #[test]
 fn a_stopped_channel_gives_its_messages_back() {
     let mut pair = Pair::new(&devices());

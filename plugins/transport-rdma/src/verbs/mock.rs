@@ -22,6 +22,8 @@ pub(crate) struct Faults {
     pub(crate) broken: Vec<String>,
     /// Every packet is lost.
     pub(crate) is_dark: bool,
+    /// How many more sends are carried out; the rest stay under way.
+    pub(crate) carries: Option<u32>,
     /// How often a peer had no receive for what was sent.
     pub(crate) not_ready: u32,
     /// The longest write that was seen, and how many.
@@ -73,6 +75,7 @@ impl Mock {
             register_errno: None,
             broken: Vec::new(),
             is_dark: false,
+            carries: None,
             not_ready: 0,
             writes: Vec::new(),
         };
@@ -135,6 +138,10 @@ impl World {
     fn carry(&mut self, number: u32) {
         while let Some(send) = self.pairs.get(&number).and_then(|pair| pair.sends.front().copied())
         {
+            if let Some(left) = &mut self.faults.carries {
+                let Some(less) = left.checked_sub(1) else { return };
+                *left = less;
+            }
             let Some(pair) = self.pairs.get_mut(&number) else { return };
             let (peer, is_stopped) = (pair.peer, pair.is_stopped);
             pair.sends.pop_front();
