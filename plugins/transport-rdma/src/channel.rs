@@ -413,10 +413,14 @@ impl Channel {
         let mut messages = std::mem::take(&mut self.early);
         if let Some(flow) = self.flow.take() {
             let number = flow.number();
-            let stopped = rail.device.stop(number).and_then(|()| rail.device.destroy(number));
+            if let Err(error) = rail.device.stop(number) {
+                // It can go without that.
+                tracing::debug!(device = rail.device.name(), %error, "a queue pair does not stop");
+            }
+            let gone = rail.device.destroy(number);
             let (block, posted) = flow.take_apart();
             messages.extend(posted);
-            if let Err(error) = stopped {
+            if let Err(error) = gone {
                 // What the device may still touch stays where it is.
                 tracing::warn!(device = rail.device.name(), %error, "a queue pair does not go");
                 std::mem::forget(block);

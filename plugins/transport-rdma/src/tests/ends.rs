@@ -122,6 +122,24 @@ fn a_stopped_channel_gives_its_messages_back() {
     assert_ne!(again, pair.on_a);
 }
 
+/// Memory is given back only once no queue pair knows it, whether or not that could be stopped first.
+#[test]
+fn a_queue_pair_that_does_not_stop_is_destroyed_before_its_messages_come_back() {
+    let mock = Mock::new(2);
+    let library: Arc<dyn Library> = Arc::new(mock.clone());
+    let mut pair = Pair::new(&library);
+    let mut target = vec![0; 10];
+    pair.a.receive(pair.on_a, 1, 1, &[into(&mut target)]);
+    pair.a.progress();
+    mock.faults().stop_errno = Some(libc::EIO);
+    pair.a.domain.quiesce(pair.on_a, LONG).unwrap();
+    pair.a.progress();
+    assert_eq!((pair.a.ended.len(), status(&pair.a.ended[0])), (1, Status::Aborted));
+    // The other one is the peer's.
+    assert_eq!(mock.queue_pairs(), 1);
+    assert_eq!(mock.registered_bytes(), u64::try_from(crate::flow::BLOCK_TOTAL).unwrap());
+}
+
 #[test]
 fn other_keys_and_other_digests_are_refused() {
     let library = devices();

@@ -24,6 +24,7 @@ pub(crate) struct Faults {
     pub(crate) is_dark: bool,
     /// How many more sends are carried out; the rest stay under way.
     pub(crate) carries: Option<u32>,
+    pub(crate) stop_errno: Option<i32>,
     /// How often a peer had no receive for what was sent.
     pub(crate) not_ready: u32,
     /// The longest write that was seen, and how many.
@@ -76,6 +77,7 @@ impl Mock {
             broken: Vec::new(),
             is_dark: false,
             carries: None,
+            stop_errno: None,
             not_ready: 0,
             writes: Vec::new(),
         };
@@ -85,6 +87,10 @@ impl Mock {
 
     pub(crate) fn faults(&self) -> Held<'_> {
         Held(self.0.lock().unwrap())
+    }
+
+    pub(crate) fn queue_pairs(&self) -> usize {
+        self.0.lock().unwrap().pairs.len()
     }
 
     pub(crate) fn registered_bytes(&self) -> u64 {
@@ -281,7 +287,11 @@ impl Device for MockDevice {
     }
 
     fn stop(&mut self, number: u32) -> Result<(), VerbsError> {
-        if let Some(pair) = self.world.lock().unwrap().pairs.get_mut(&number) {
+        let mut world = self.world.lock().unwrap();
+        if let Some(number) = world.faults.stop_errno {
+            return Err(refuse("ibv_modify_qp to ERR", number));
+        }
+        if let Some(pair) = world.pairs.get_mut(&number) {
             pair.is_stopped = true;
         }
         Ok(())
