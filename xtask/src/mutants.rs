@@ -51,8 +51,7 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "sent-without-its-scalar",
         file: "iccl-runtime/src/schedule/premultiply.rs",
-        find: "if let StepKind::Send { source, .. }
-        | StepKind::Copy { source, .. }",
+        find: "if let StepKind::Send { source, .. } | StepKind::Copy { source, .. }",
         replace: "if let StepKind::Copy { source, .. }",
         tests: SCHEDULE,
     },
