@@ -72,10 +72,12 @@ fn without_transports_every_rank_says_what_is_missing() {
     let ran = ran_with(folder.path(), &["perf", "all_reduce", "-n", "3", "-b", "8", "-e", "8"]);
     assert_eq!(ran.code(), Some(1), "{}", ran.all());
     let errors: Vec<&str> = ran.err.lines().filter(|line| line.contains("error:")).collect();
-    assert_eq!(errors.len(), 3, "one for each rank: {}", ran.err);
-    for prefix in ["error: ", "[1] error: ", "[2] error: "] {
-        assert!(errors.iter().any(|line| line.starts_with(prefix)), "{prefix}: {}", ran.err);
-    }
+    // What the others of them said alike is shown once.
+    let mut told: Vec<&str> =
+        errors.iter().filter_map(|line| line.split("error: ").next()).collect();
+    told.sort_unstable();
+    let alike = told == ["", "[1-2] "];
+    assert!(alike || told == ["", "[1] ", "[2] "], "one for each rank: {}", ran.err);
     for error in errors {
         assert!(error.contains("shm") && error.contains("tcp"), "{error}");
         assert!(error.contains("plugin-absent"), "{error}");
