@@ -102,8 +102,11 @@ fn a_rank_that_does_not_come_is_named_by_what_all_ranks_wrote() {
 fn nothing_is_written_where_the_application_ends_the_communicator() {
     let folder = tempfile::tempdir().expect("a folder");
     let text = folder.path().to_str().expect("text");
+    // None ends it while the other still waits for a result.
+    let done = std::sync::Barrier::new(2);
     Job::new(2).with("observe.flight_recorder", text).run(|communicator| {
         must_be_right(communicator);
+        done.wait();
         communicator.abort();
     });
     assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0);
