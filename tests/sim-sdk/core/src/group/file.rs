@@ -33,7 +33,7 @@ const LOOK_UP: Duration = Duration::from_millis(20);
 pub struct Invitation(FileAddress);
 
 /// The files that this process made for groups in which not everyone has come.
-static OPEN_FILES: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
+static OPEN_FILES: Mutex<Vec<(Invitation, OwnedFd)>> = Mutex::new(Vec::new());
 
 impl Invitation {
     /// Its length in bytes.
@@ -43,7 +43,7 @@ impl Invitation {
     pub fn new() -> std::io::Result<Self> {
         let file = anonymous_file("sim-group", PAGE_BYTES as u64)?;
         let invitation = Self(FileAddress::of(&file)?);
-        OPEN_FILES.lock().unwrap_or_else(PoisonError::into_inner).push(file);
+        OPEN_FILES.lock().unwrap_or_else(PoisonError::into_inner).push((invitation, file));
         Ok(invitation)
     }
 
@@ -57,12 +57,11 @@ impl Invitation {
         Self(FileAddress::from_bytes(bytes))
     }
 
-    /// All have come: nobody needs the file by its name any more.
+    /// All have come: nobody needs the file by its name any more. Each rank says so, and the descriptor may be
+    /// that of another group's file by the time that the second does.
     fn close(self) {
-        if self.0.process == std::process::id() {
-            let mut files = OPEN_FILES.lock().unwrap_or_else(PoisonError::into_inner);
-            files.retain(|file| file.as_raw_fd() as u32 != self.0.descriptor);
-        }
+        let mut files = OPEN_FILES.lock().unwrap_or_else(PoisonError::into_inner);
+        files.retain(|(open, _)| *open != self);
     }
 }
 
@@ -294,4 +293,20 @@ fn place_of(rank: usize) -> libc::flock {
     lock.l_start = rank as i64;
     lock.l_len = 1;
     lock
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The second rank of a group says so when the file's descriptor is already another group's.
+    #[test]
+    fn a_group_that_has_met_does_not_close_the_file_of_the_next() {
+        let next = Invitation::new().expect("a file");
+        let before = Invitation(FileAddress { inode: next.0.inode + 1, ..next.0 });
+        before.close();
+        next.0.open().expect("it is still there");
+        next.close();
+        assert!(next.0.open().is_err(), "nobody needs it any more");
+    }
 }
