@@ -3,32 +3,14 @@
 use std::time::Duration;
 
 use iccl_plugin_api::sdk::{PluginError, PluginResult, Settings};
-use iccl_plugin_api::tables::{Bytes, SettingSpec};
+use iccl_plugin_api::tables::SettingSpec;
 
 use crate::framing::Layout;
 use crate::greeting::{MAXIMUM_LANES, MINIMUM_STRIPE_BYTES};
 
-const fn text(text: &'static str) -> Bytes {
-    Bytes { data: text.as_ptr(), length: text.len() as u64 }
-}
-
-const fn setting(
-    key: &'static str,
-    kind: &'static str,
-    default: &'static str,
-    description: &'static str,
-) -> SettingSpec {
-    SettingSpec {
-        key: text(key),
-        kind: text(kind),
-        default_text: text(default),
-        description: text(description),
-    }
-}
-
 /// What an operator may set.
 pub const SPECS: &[SettingSpec] = &[
-    setting(
+    SettingSpec::new(
         "sockets_per_peer",
         "integer",
         "0",
@@ -36,39 +18,39 @@ pub const SPECS: &[SettingSpec] = &[
          peer on this host, where more gain nothing, else 4, since networks often limit what one \
          flow gets. The dialer's setting rules.",
     ),
-    setting(
+    SettingSpec::new(
         "stripe_bytes",
         "bytes",
         "256KiB",
         "Bytes sent on one socket before the next socket's turn; shorter messages use one socket.",
     ),
-    setting(
+    SettingSpec::new(
         "congestion",
         "string",
         "auto",
         "Congestion control by its kernel name; `system` leaves the system's; `auto` is `cubic` to \
          peers on this host, where pacing only costs, and `system` elsewhere.",
     ),
-    setting(
+    SettingSpec::new(
         "send_buffer",
         "bytes",
         "0",
         "Bytes of a socket's send buffer; 0 lets the kernel tune it, which is best nearly always.",
     ),
-    setting(
+    SettingSpec::new(
         "receive_buffer",
         "bytes",
         "0",
         "Bytes of a socket's receive buffer; 0 lets the kernel tune it.",
     ),
-    setting(
+    SettingSpec::new(
         "user_timeout",
         "duration",
         "30s",
         "How long sent bytes may stay unacknowledged before the peer counts as lost; 0 for the \
          system's default.",
     ),
-    setting(
+    SettingSpec::new(
         "keepalive",
         "duration",
         "10s",

@@ -3,58 +3,40 @@
 use std::time::Duration;
 
 use iccl_plugin_api::sdk::{PluginError, PluginResult, Settings};
-use iccl_plugin_api::tables::{Bytes, SettingSpec};
-
-const fn text(text: &'static str) -> Bytes {
-    Bytes { data: text.as_ptr(), length: text.len() as u64 }
-}
-
-const fn setting(
-    key: &'static str,
-    kind: &'static str,
-    default: &'static str,
-    description: &'static str,
-) -> SettingSpec {
-    SettingSpec {
-        key: text(key),
-        kind: text(kind),
-        default_text: text(default),
-        description: text(description),
-    }
-}
+use iccl_plugin_api::tables::SettingSpec;
 
 pub(crate) const SPECS: &[SettingSpec] = &[
-    setting(
+    SettingSpec::new(
         "devices",
         "string",
         "",
         "Devices that may be used, parted by commas: `mlx5_0,mlx5_1:2` (with a port). Empty for all. \
          The first of which a port is active is used.",
     ),
-    setting(
+    SettingSpec::new(
         "gid_index",
         "integer",
         "-1",
         "Entry of the port's address table; -1 chooses: RoCE v2 with an IPv4 address, then routable \
          IPv6, then link-local.",
     ),
-    setting("traffic_class", "integer", "0", "Traffic class of packets, up to 255."),
-    setting("service_level", "integer", "0", "Service level of connections, up to 15."),
-    setting("pkey_index", "integer", "0", "Entry of the port's table of partition keys."),
-    setting(
+    SettingSpec::new("traffic_class", "integer", "0", "Traffic class of packets, up to 255."),
+    SettingSpec::new("service_level", "integer", "0", "Service level of connections, up to 15."),
+    SettingSpec::new("pkey_index", "integer", "0", "Entry of the port's table of partition keys."),
+    SettingSpec::new(
         "mtu",
         "bytes",
         "4096",
         "Largest MTU: 256, 512, 1024, 2048 or 4096. The smallest of this and both ports' is used.",
     ),
-    setting(
+    SettingSpec::new(
         "timeout",
         "duration",
         "500ms",
         "How long a packet may stay unanswered before it is repeated; rounded up to 4.096 us times a \
          power of two.",
     ),
-    setting(
+    SettingSpec::new(
         "retry",
         "integer",
         "6",
