@@ -96,6 +96,28 @@ impl PostedMessage<'_> {
     pub fn length(&self) -> u64 {
         self.segments.iter().map(|segment| segment.length).sum()
     }
+
+    /// Bytes of the payload, if the message is one by the contract.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there are too many segments, more bytes than memory has, or bytes nowhere.
+    pub fn checked_length(&self) -> PluginResult<u64> {
+        let segments = self.segments;
+        if segments.len() as u64 > tables::MAX_SEGMENTS {
+            let (count, most) = (segments.len(), tables::MAX_SEGMENTS);
+            return Err(PluginError::invalid(format!(
+                "{count} segments, at most {most} are allowed"
+            )));
+        }
+        if segments.iter().any(|segment| segment.address.is_null() && segment.length > 0) {
+            return Err(PluginError::invalid("a segment with bytes has a null address"));
+        }
+        segments
+            .iter()
+            .try_fold(0_u64, |sum, segment| sum.checked_add(segment.length))
+            .filter(|&sum| isize::try_from(sum).is_ok())
+            .ok_or_else(|| PluginError::invalid("the segments are longer than memory is"))
+    }
 }
 
 /// One communicator's use of a transport. All functions are called by one thread at a time.

@@ -1,12 +1,10 @@
 //! Memory that the runtime lends: pointers and lengths, turned into `iovec`s.
 
-use iccl_plugin_api::sdk::{Envelope, PluginError, PluginResult, PostedMessage};
+use iccl_plugin_api::sdk::{Envelope, PluginResult, PostedMessage};
+use iccl_plugin_api::tables::Segment;
 
 /// Most pieces of one system call.
 const IO_PIECES: usize = 32;
-
-/// Most segments of one message, by the contract.
-const SEGMENTS: usize = 16;
 
 /// Runs of memory for one vectored system call, in order.
 pub(crate) struct IoList {
@@ -72,27 +70,13 @@ impl Message {
     /// The message that the runtime posts.
     ///
     /// # Errors
-    /// `InvalidArgument` if there are too many segments or their sum makes no sense.
+    /// See [`PostedMessage::checked_length`]. A longer one would also collide with the mark of the end.
     pub(crate) fn posted(message: &PostedMessage<'_>) -> PluginResult<Self> {
-        if message.segments.len() > SEGMENTS {
-            return Err(PluginError::invalid(format!(
-                "{} segments, at most {SEGMENTS} are allowed",
-                message.segments.len()
-            )));
-        }
-        let mut length = 0_u64;
-        let mut spans = Vec::with_capacity(message.segments.len());
-        for segment in message.segments.iter().filter(|segment| segment.length > 0) {
-            // A length that no memory can have would also collide with the mark of the end.
-            length = length
-                .checked_add(segment.length)
-                .filter(|&sum| isize::try_from(sum).is_ok())
-                .ok_or_else(|| PluginError::invalid("the segments are longer than memory is"))?;
-            if segment.address.is_null() {
-                return Err(PluginError::invalid("a segment with bytes has a null address"));
-            }
-            spans.push(Span { address: segment.address.cast(), length: segment.length });
-        }
+        let length = message.checked_length()?;
+        let segments = message.segments.iter().filter(|segment| segment.length > 0);
+        let span =
+            |segment: &Segment| Span { address: segment.address.cast(), length: segment.length };
+        let spans = segments.map(span).collect();
         Ok(Self { token: message.token, length, envelope: *message.envelope, spans })
     }
 

@@ -71,9 +71,6 @@ impl Block {
     }
 }
 
-/// Most segments of a message, by the contract.
-const SEGMENTS: usize = 16;
-
 /// A posted message. What its segments point to is lent until its completion.
 #[derive(Debug)]
 pub(crate) struct Message {
@@ -88,25 +85,11 @@ unsafe impl Send for Message {}
 
 impl Message {
     /// # Errors
-    /// `InvalidArgument` if there are too many segments or they make no sense.
+    /// See [`PostedMessage::checked_length`].
     pub(crate) fn posted(message: &PostedMessage<'_>) -> PluginResult<Self> {
-        if message.segments.len() > SEGMENTS {
-            let count = message.segments.len();
-            let text = format!("{count} segments, at most {SEGMENTS} are allowed");
-            return Err(PluginError::invalid(text));
-        }
-        let mut length = 0_u64;
-        let segments: Vec<Segment> =
+        let length = message.checked_length()?;
+        let segments =
             message.segments.iter().copied().filter(|segment| segment.length > 0).collect();
-        for segment in &segments {
-            length = length
-                .checked_add(segment.length)
-                .filter(|&sum| isize::try_from(sum).is_ok())
-                .ok_or_else(|| PluginError::invalid("the segments are longer than memory is"))?;
-            if segment.address.is_null() {
-                return Err(PluginError::invalid("a segment with bytes has a null address"));
-            }
-        }
         Ok(Self { token: message.token, length, envelope: *message.envelope, segments })
     }
 

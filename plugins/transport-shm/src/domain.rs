@@ -14,7 +14,7 @@ use iccl_plugin_api::sdk::{
     ChannelRequest, CompletionSink, DomainRequest, PluginError, PluginResult, PostedMessage,
     Progress, TransportDomain,
 };
-use iccl_plugin_api::tables::{Completion, MAX_SEGMENTS, Segment, completion_kind};
+use iccl_plugin_api::tables::{Completion, completion_kind};
 use iccl_wire::Key;
 
 use crate::address::Address;
@@ -337,23 +337,6 @@ impl ShmDomain {
         }
         std::mem::take(&mut self.armed)
     }
-
-    fn check(message: &PostedMessage<'_>) -> PluginResult<()> {
-        let total = message
-            .segments
-            .iter()
-            .try_fold(0_u64, |total, segment: &Segment| total.checked_add(segment.length))
-            .filter(|total| isize::try_from(*total).is_ok());
-        if total.is_none() || message.segments.len() as u64 > MAX_SEGMENTS {
-            return Err(PluginError::invalid(format!(
-                "a message has at most {MAX_SEGMENTS} segments, of fewer than 2^63 bytes in all"
-            )));
-        }
-        if message.segments.iter().any(|part| part.address.is_null() && part.length > 0) {
-            return Err(PluginError::invalid("a segment with bytes has no address"));
-        }
-        Ok(())
-    }
 }
 
 /// The time after `duration`; one beyond the clock's end is a year, nearly.
@@ -440,7 +423,7 @@ impl TransportDomain for ShmDomain {
 
     unsafe fn post_send(&mut self, channel: u64, message: PostedMessage<'_>) -> PluginResult<()> {
         let index = self.find(channel)?;
-        Self::check(&message)?;
+        message.checked_length()?;
         let Some(channel) = self.slots[index].channel.as_deref_mut() else { return Ok(()) };
         if let Phase::Over(error) = &channel.phase {
             return Err(error.clone());
@@ -470,7 +453,7 @@ impl TransportDomain for ShmDomain {
         message: PostedMessage<'_>,
     ) -> PluginResult<()> {
         let index = self.find(channel)?;
-        Self::check(&message)?;
+        message.checked_length()?;
         let Some(channel) = self.slots[index].channel.as_deref_mut() else { return Ok(()) };
         if let Phase::Over(error) = &channel.phase {
             return Err(error.clone());
