@@ -142,7 +142,7 @@ impl Channel {
             }
         });
         if let Err(error) = begun {
-            channel.release(shared.rail);
+            channel.let_go(shared.rail);
             channel.hang_up(shared.control);
             return Err(error);
         }
@@ -306,6 +306,10 @@ impl Channel {
 
     /// Takes note of work that has ended.
     pub(crate) fn ended(&mut self, ended: Ended, shared: &mut Shared<'_>) {
+        if matches!(self.state, State::Failed(_) | State::Ended) {
+            // Its queue pair did not go.
+            return;
+        }
         let Some(flow) = &mut self.flow else { return };
         if let Err(trouble) = flow.ended(ended) {
             self.end_in_trouble(&trouble, shared);
@@ -334,7 +338,7 @@ impl Channel {
             let error = self.peer_has_closed();
             self.fail(error, shared);
         } else {
-            self.release(shared.rail);
+            self.let_go(shared.rail);
             self.state = State::Ended;
         }
     }
@@ -370,24 +374,40 @@ impl Channel {
         mismatch: Option<Completion>,
         shared: &mut Shared<'_>,
     ) {
-        self.stop(&error, mismatch, shared);
+        if let Err(stays) = self.stop(&error, mismatch, shared) {
+            let device = shared.rail.device.name();
+            tracing::warn!(device, %stays, "a queue pair does not go, and keeps its messages");
+        }
         let kind = completion_kind::CHANNEL_FAILED;
         shared.completions.push_back(Completion::failed(self.handle, 0, kind, &error));
         self.state = State::Failed(error);
     }
 
     /// Ends everything; posted memory is not touched any more.
-    pub(crate) fn quiesce(&mut self, shared: &mut Shared<'_>) {
-        if matches!(self.state, State::Failed(_)) {
-            return;
-        }
-        let error = PluginError::new(Status::Aborted, format!("{}: stopped", self.who()));
-        self.stop(&error, None, shared);
+    ///
+    /// # Errors
+    /// That the queue pair does not go: the device may still touch what is posted, which is not given back.
+    /// It is tried again at the next call.
+    pub(crate) fn quiesce(&mut self, shared: &mut Shared<'_>) -> PluginResult<()> {
+        let error = match &self.state {
+            State::Failed(error) => error.clone(),
+            _ => PluginError::new(Status::Aborted, format!("{}: stopped", self.who())),
+        };
+        let stopped = self.stop(&error, None, shared);
         self.state = State::Failed(error);
+        stopped
     }
 
-    fn stop(&mut self, error: &PluginError, mismatch: Option<Completion>, shared: &mut Shared<'_>) {
-        let messages = self.release(shared.rail);
+    /// Gives back what was posted. See [`quiesce`](Self::quiesce).
+    fn stop(
+        &mut self,
+        error: &PluginError,
+        mismatch: Option<Completion>,
+        shared: &mut Shared<'_>,
+    ) -> PluginResult<()> {
+        let released = self.release(shared.rail);
+        self.hang_up(shared.control);
+        let messages = released?;
         let skip = mismatch.as_ref().map(|mismatch| mismatch.token);
         shared.completions.extend(mismatch);
         for (kind, message) in messages {
@@ -397,7 +417,7 @@ impl Channel {
             let completion = Completion::failed(self.handle, message.token, kind, error);
             shared.completions.push_back(completion);
         }
-        self.hang_up(shared.control);
+        Ok(())
     }
 
     /// Ends the control connection: the peer sees it, and no word is read or written any more.
@@ -409,26 +429,34 @@ impl Channel {
 
     /// Takes the queue pair away: after that no device touches memory for this channel. Gives what was
     /// posted and is not over.
-    fn release(&mut self, rail: &mut Rail) -> Vec<(u32, Message)> {
-        let mut messages = std::mem::take(&mut self.early);
-        if let Some(flow) = self.flow.take() {
-            let number = flow.number();
+    ///
+    /// # Errors
+    /// What the driver says; then the queue pair stays, and all that it may touch.
+    fn release(&mut self, rail: &mut Rail) -> PluginResult<Vec<(u32, Message)>> {
+        if let Some(number) = self.flow.as_ref().map(Flow::number) {
             if let Err(error) = rail.device.stop(number) {
                 // It can go without that.
                 tracing::debug!(device = rail.device.name(), %error, "a queue pair does not stop");
             }
-            let gone = rail.device.destroy(number);
+            rail.device
+                .destroy(number)
+                .map_err(|error| failure(&self.who(), &*rail.device, &Trouble::Verbs(error)))?;
+        }
+        let mut messages = std::mem::take(&mut self.early);
+        if let Some(flow) = self.flow.take() {
             let (block, posted) = flow.take_apart();
             messages.extend(posted);
-            if let Err(error) = gone {
-                // What the device may still touch stays where it is.
-                tracing::warn!(device = rail.device.name(), %error, "a queue pair does not go");
-                std::mem::forget(block);
-            } else {
-                block.free(&mut *rail.device);
-            }
+            block.free(&mut *rail.device);
         }
-        messages
+        Ok(messages)
+    }
+
+    /// Takes away the queue pair of a channel that nobody asks for messages any more. If it does not go,
+    /// what it may touch of the channel's own stays where it is.
+    fn let_go(&mut self, rail: &mut Rail) {
+        if let Err(error) = self.release(rail) {
+            tracing::warn!(device = rail.device.name(), %error, "a queue pair does not go");
+        }
     }
 
     /// Parts with the peer; whether something is left to do.
@@ -436,7 +464,7 @@ impl Channel {
         let is_idle = self.early.is_empty()
             && self.flow.as_ref().is_some_and(|flow| !flow.has_sends() && !flow.has_receives());
         if !matches!(self.state, State::Open) || !is_idle {
-            self.release(shared.rail);
+            self.let_go(shared.rail);
             return false;
         }
         let Some(flow) = &mut self.flow else { return false };
@@ -445,7 +473,7 @@ impl Channel {
         // Its completion says that all before it has come.
         let asked = flow.return_credit(&mut *shared.rail.device).is_ok();
         if !asked || self.say(Note::Farewell, words, shared.control).is_err() {
-            self.release(shared.rail);
+            self.let_go(shared.rail);
             return false;
         }
         self.state = State::Parting { until, is_said: false };
@@ -458,7 +486,7 @@ impl Channel {
         let is_drained = self.flow.as_ref().is_none_or(Flow::is_drained);
         let is_over = (is_drained && is_said) || now >= until;
         if is_over {
-            self.release(rail);
+            self.let_go(rail);
         }
         is_over
     }

@@ -449,11 +449,11 @@ impl TransportDomain for RdmaDomain {
         // let go of it.
         let place = self.place_of(channel)?;
         let was_opening = self.is_opening(place);
-        self.with(place, Channel::quiesce);
+        let stopped = self.with(place, Channel::quiesce);
         if was_opening {
             self.changing -= 1;
         }
-        Ok(())
+        stopped.unwrap_or(Ok(()))
     }
 
     fn channel_close(&mut self, channel: u64) -> PluginResult<()> {
@@ -526,8 +526,9 @@ impl Drop for RdmaDomain {
             }
         }
         for mut channel in all {
-            channel.quiesce(&mut shared);
-            channel.hang_up(shared.control);
+            if let Err(error) = channel.quiesce(&mut shared) {
+                tracing::warn!(%error, "a queue pair goes with its device");
+            }
         }
     }
 }

@@ -140,6 +140,38 @@ fn a_queue_pair_that_does_not_stop_is_destroyed_before_its_messages_come_back() 
     assert_eq!(mock.registered_bytes(), u64::try_from(crate::flow::BLOCK_TOTAL).unwrap());
 }
 
+/// What a device may still write to is not given back, whatever ended its channel, until the queue pair has gone.
+#[test]
+fn a_queue_pair_that_does_not_go_keeps_its_messages() {
+    for is_failure in [false, true] {
+        let mock = Mock::new(2);
+        let library: Arc<dyn Library> = Arc::new(mock.clone());
+        let mut pair = Pair::new(&library);
+        let mut target = vec![0; 10];
+        pair.a.receive(pair.on_a, 1, 1, &[into(&mut target)]);
+        pair.a.progress();
+        if is_failure {
+            pair.b.domain.quiesce(pair.on_b, LONG).unwrap();
+            mock.faults().destroy_errno = Some(libc::EBUSY);
+            drive(&mut [&mut pair.a], |ranks| ranks[0].domain.channel_state(pair.on_a).is_err());
+        }
+        mock.faults().destroy_errno = Some(libc::EBUSY);
+        for _ in 0..2 {
+            let error = pair.a.domain.quiesce(pair.on_a, LONG).unwrap_err();
+            assert!(error.message.contains("ibv_destroy_qp"), "{error}");
+            assert_eq!(error.vendor_code, i64::from(libc::EBUSY));
+            (0..100).for_each(|_| pair.a.progress());
+        }
+        let kinds = |rank: &Rank| rank.ended.iter().map(|one| one.kind).collect::<Vec<_>>();
+        let told = if is_failure { vec![completion_kind::CHANNEL_FAILED] } else { vec![] };
+        assert_eq!(kinds(&pair.a), told);
+        mock.faults().destroy_errno = None;
+        pair.a.domain.quiesce(pair.on_a, LONG).unwrap();
+        pair.a.progress();
+        assert_eq!(kinds(&pair.a), [told, vec![completion_kind::RECEIVE]].concat());
+    }
+}
+
 #[test]
 fn other_keys_and_other_digests_are_refused() {
     let library = devices();

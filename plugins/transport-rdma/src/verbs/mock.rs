@@ -25,6 +25,7 @@ pub(crate) struct Faults {
     /// How many more sends are carried out; the rest stay under way.
     pub(crate) carries: Option<u32>,
     pub(crate) stop_errno: Option<i32>,
+    pub(crate) destroy_errno: Option<i32>,
     /// How often a peer had no receive for what was sent.
     pub(crate) not_ready: u32,
     /// The longest write that was seen, and how many.
@@ -78,6 +79,7 @@ impl Mock {
             is_dark: false,
             carries: None,
             stop_errno: None,
+            destroy_errno: None,
             not_ready: 0,
             writes: Vec::new(),
         };
@@ -298,7 +300,11 @@ impl Device for MockDevice {
     }
 
     fn destroy(&mut self, number: u32) -> Result<(), VerbsError> {
-        self.world.lock().unwrap().pairs.remove(&number);
+        let mut world = self.world.lock().unwrap();
+        if let Some(number) = world.faults.destroy_errno {
+            return Err(refuse("ibv_destroy_qp", number));
+        }
+        world.pairs.remove(&number);
         self.mine.retain(|mine| *mine != number);
         Ok(())
     }
