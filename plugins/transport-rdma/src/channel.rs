@@ -48,11 +48,9 @@ enum State {
 
 #[derive(Debug)]
 pub(crate) struct Channel {
-    pub(crate) place: usize,
     pub(crate) handle: u64,
     pub(crate) peer: u32,
     pub(crate) number: u64,
-    pub(crate) is_dialer: bool,
     /// Whether it is on the domain's list of those with something to do.
     pub(crate) is_active: bool,
     /// The channel of the control connection.
@@ -83,7 +81,6 @@ pub(crate) struct Shared<'a> {
 /// What a channel is called.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Names {
-    pub(crate) place: usize,
     pub(crate) handle: u64,
     pub(crate) peer: u32,
     pub(crate) number: u64,
@@ -97,13 +94,11 @@ impl Channel {
     /// # Errors
     /// What the device or the control connection refuses.
     pub(crate) fn open(names: Names, mark: u64, shared: &mut Shared<'_>) -> PluginResult<Self> {
-        let Names { place, handle, peer, number, is_dialer, control } = names;
+        let Names { handle, peer, number, is_dialer, control } = names;
         let mut channel = Self {
-            place,
             handle,
             peer,
             number,
-            is_dialer,
             is_active: false,
             control,
             state: State::Opening,

@@ -47,7 +47,6 @@ pub struct RdmaDomain {
     /// How often a place was given away.
     generations: Vec<u16>,
     free: Vec<usize>,
-    by_name: HashMap<(u32, u64, bool), usize>,
     /// Places by the control connection's channel.
     by_control: HashMap<u64, usize>,
     active: Vec<usize>,
@@ -104,7 +103,6 @@ impl RdmaDomain {
             channels: Vec::new(),
             generations: Vec::new(),
             free: Vec::new(),
-            by_name: HashMap::new(),
             by_control: HashMap::new(),
             active: Vec::new(),
             changing: 0,
@@ -136,15 +134,18 @@ impl RdmaDomain {
             .ok_or_else(|| PluginError::invalid(format!("{handle} is no channel")))
     }
 
-    /// A channel and what it works with.
+    /// A channel and what it works with; notes when it is not being opened any more.
     fn with<T>(
         &mut self,
         place: usize,
         action: impl FnOnce(&mut Channel, &mut Shared<'_>) -> T,
     ) -> Option<T> {
-        let Self { rail, regions, control, completions, channels, .. } = self;
+        let Self { rail, regions, control, completions, channels, changing, .. } = self;
         let channel = channels.get_mut(place)?.as_deref_mut()?;
-        Some(action(channel, &mut Shared { rail, regions, control, completions }))
+        let was_opening = channel.is_opening();
+        let answer = action(channel, &mut Shared { rail, regions, control, completions });
+        *changing -= usize::from(was_opening && !channel.is_opening());
+        Some(answer)
     }
 
     fn activate(&mut self, place: usize) {
@@ -163,6 +164,18 @@ impl RdmaDomain {
         self.active.retain(|&other| other != place);
         self.generations[place] = self.generations[place].wrapping_add(1);
         self.free.push(place);
+    }
+
+    /// Parts with the peer, which may take a while.
+    fn close(&mut self, place: usize) {
+        self.changing -= usize::from(self.is_opening(place));
+        let until = Instant::now() + PATIENCE;
+        if self.with(place, |channel, shared| channel.part(until, shared)) == Some(true) {
+            self.parting.push(place);
+            self.changing += 1;
+        } else {
+            self.give_place_back(place);
+        }
     }
 
     // --- News ------------------------------------------------------------------------------------
@@ -210,11 +223,7 @@ impl RdmaDomain {
                     self.poll()?;
                     self.with(place, Channel::advance);
                 }
-                let was_opening = self.is_opening(place);
                 self.with(place, |channel, shared| channel.control_ended(&ended, shared));
-                if was_opening && !self.is_opening(place) {
-                    self.changing -= 1;
-                }
                 self.activate(place);
             }
             if used < room.len() {
@@ -311,7 +320,7 @@ impl TransportDomain for RdmaDomain {
         let generation = self.generations[place];
         let handle = u64::from(generation) << 32 | (place as u64 + 1);
         let mark = (place as u64) << PLACE_SHIFT | u64::from(generation) << GENERATION_SHIFT;
-        let names = Names { place, handle, peer, number, is_dialer: dial, control };
+        let names = Names { handle, peer, number, is_dialer: dial, control };
         let Self { rail, regions, control: connections, completions, .. } = self;
         let mut shared = Shared { rail, regions, control: connections, completions };
         match Channel::open(names, mark, &mut shared) {
@@ -323,7 +332,6 @@ impl TransportDomain for RdmaDomain {
                 return Err(error);
             }
         }
-        self.by_name.insert((peer, number, dial), place);
         self.by_control.insert(control, place);
         self.changing += 1;
         Ok(handle)
@@ -448,88 +456,41 @@ impl TransportDomain for RdmaDomain {
         // The queue pair is put in error and destroyed, for which the driver waits until the device has
         // let go of it.
         let place = self.place_of(channel)?;
-        let was_opening = self.is_opening(place);
-        let stopped = self.with(place, Channel::quiesce);
-        if was_opening {
-            self.changing -= 1;
-        }
-        stopped.unwrap_or(Ok(()))
+        self.with(place, Channel::quiesce).unwrap_or(Ok(()))
     }
 
     fn channel_close(&mut self, channel: u64) -> PluginResult<()> {
         let place = self.place_of(channel)?;
-        let was_opening = self.is_opening(place);
-        if let Some(channel) = self.channels[place].as_deref() {
-            self.by_name.remove(&(channel.peer, channel.number, channel.is_dialer));
-        }
-        self.changing -= usize::from(was_opening);
-        let until = Instant::now() + PATIENCE;
-        if self.with(place, |channel, shared| channel.part(until, shared)) == Some(true) {
-            self.parting.push(place);
-            self.changing += 1;
-        } else {
-            self.give_place_back(place);
-        }
+        self.close(place);
         Ok(())
     }
 }
 
 impl Drop for RdmaDomain {
     fn drop(&mut self) {
-        // SAFETY: it is taken once, here.
-        let mut rail = unsafe { ManuallyDrop::take(&mut self.rail) };
         // In a forked child the device is the parent's.
         if rustix::process::getpid() != self.process {
-            rail.device.forget();
+            // SAFETY: it is taken once, here.
+            unsafe { ManuallyDrop::take(&mut self.rail) }.device.forget();
             std::mem::forget(std::mem::take(&mut self.channels));
             return;
         }
-        // What was sent is to come, and farewells are to be said.
-        let until = Instant::now() + PATIENCE;
-        let Self { regions, control, completions, channels, .. } = self;
-        let mut all: Vec<_> = channels.drain(..).flatten().collect();
-        let mut shared = Shared { rail: &mut rail, regions, control, completions };
-        for channel in &mut all {
-            if !channel.is_parting() {
-                channel.part(until, &mut shared);
+        // What was sent is to come, and farewells are to be said. Each has its deadline.
+        for place in 0..self.channels.len() {
+            if !self.channels[place].as_deref().is_some_and(Channel::is_parting) {
+                self.close(place);
             }
         }
-        // Those that have parted stay, because their peers' farewells are still heard.
-        let mut is_waiting = true;
-        while is_waiting && Instant::now() < until {
-            let mut ended = Vec::new();
-            let _ = shared.rail.device.poll(&mut ended);
-            for ended in ended {
-                let place = (ended.id >> PLACE_SHIFT) as usize;
-                if let Some(channel) = all.iter_mut().find(|channel| channel.place == place) {
-                    channel.ended(ended, &mut shared);
-                }
-            }
-            let mut room = [MaybeUninit::uninit(); 16];
-            let mut sink = CompletionSink::new(&mut room);
-            if shared.control.progress(&mut sink).is_err() {
-                break;
-            }
-            let used = sink.used();
-            for ended in &room[..used] {
-                // SAFETY: the sink has written the first `used` ones.
-                let ended: Completion = unsafe { ended.assume_init() };
-                let of = all.iter_mut().find(|channel| channel.control == ended.channel);
-                if let Some(channel) = of {
-                    channel.control_ended(&ended, &mut shared);
-                }
-            }
-            let now = Instant::now();
-            is_waiting = false;
-            for channel in all.iter_mut().filter(|channel| channel.is_parting()) {
-                is_waiting |= !channel.has_parted(now, shared.rail);
-            }
-        }
-        for mut channel in all {
-            if let Err(error) = channel.quiesce(&mut shared) {
+        while !self.parting.is_empty() && self.poll().and_then(|_| self.look()).is_ok() {}
+        // Without the device's or the control connections' help they end as they are.
+        for place in 0..self.channels.len() {
+            if let Some(Err(error)) = self.with(place, Channel::quiesce) {
                 tracing::warn!(%error, "a queue pair goes with its device");
             }
+            self.give_place_back(place);
         }
+        // SAFETY: it is taken once, here.
+        drop(unsafe { ManuallyDrop::take(&mut self.rail) });
     }
 }
 
