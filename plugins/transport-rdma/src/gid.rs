@@ -8,7 +8,8 @@ use crate::verbs::{Fabric, GidEntry, GidKind};
 /// What an address is worth; smaller is better. `None` for one that is no address.
 fn rank(fabric: Fabric, entry: &GidEntry) -> Option<(u8, u8)> {
     let address = Ipv6Addr::from(entry.gid);
-    if address.is_unspecified() {
+    // Connections name an entry by a byte.
+    if address.is_unspecified() || entry.index > u8::MAX.into() {
         return None;
     }
     let reach = if address.to_ipv4_mapped().is_some_and(|ip| !ip.is_link_local()) {
@@ -91,6 +92,9 @@ mod tests {
         assert_eq!(chosen(&[("fe80::1", RoceV2), (mapped, RoceV1)]), 0);
         assert_eq!(chosen(&[("::ffff:169.254.3.4", RoceV2), ("fd93::5", RoceV2)]), 1);
         assert_eq!(chosen(&[(mapped, RoceV2), (mapped, RoceV2)]), 0);
+        let mut far = table(&[("fe80::1", RoceV2), (mapped, RoceV2)]);
+        far[1].index = 256;
+        assert_eq!(choose(Fabric::Ethernet, &far, None).unwrap().index, 0);
         let error = choose(Fabric::Ethernet, &[], None).unwrap_err();
         assert_eq!(error, "the port has no address to use; there are: none");
     }
