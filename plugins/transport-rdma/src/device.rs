@@ -87,6 +87,8 @@ fn open_one(
             reason = format!("port {number} is not active (cable, switch, `rdma link`)");
         } else if port.fabric == Fabric::Iwarp {
             reason = format!("{} devices are not supported: they need rdma_cm", port.fabric);
+        } else if port.fabric == Fabric::Other {
+            reason = format!("its transport is {}", port.fabric);
         } else {
             let table = device.gids(number).map_err(words)?;
             match gid::choose(port.fabric, &table, settings.gid_index) {

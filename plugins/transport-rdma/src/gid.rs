@@ -24,7 +24,7 @@ fn rank(fabric: Fabric, entry: &GidEntry) -> Option<(u8, u8)> {
         (Fabric::Ethernet, GidKind::RoceV1) => Some((1, reach)),
         (Fabric::Ethernet, GidKind::InfiniBand) => None,
         // The first entry of an InfiniBand port is its own; others are aliases.
-        (Fabric::InfiniBand | Fabric::Iwarp, _) => Some((0, 0)),
+        (Fabric::InfiniBand | Fabric::Iwarp | Fabric::Other, _) => Some((0, 0)),
     }
 }
 

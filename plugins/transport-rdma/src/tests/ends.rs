@@ -3,6 +3,7 @@
 use iccl_plugin_api::tables::{MemoryRegion, completion_kind, region_form};
 
 use super::*;
+use crate::verbs::Fabric;
 
 fn failed(ended: &[Completion], expected: Status) {
     let channel = ended.iter().find(|ended| ended.kind == completion_kind::CHANNEL_FAILED);
@@ -222,6 +223,12 @@ fn b083_a_device_that_cannot_be_used_is_left_out_and_named() {
     }
     let error = transport(&library, "mock7").unwrap_err();
     assert!(error.message.contains("mock0: not in the setting devices"), "{error}");
+    mock.faults().broken.clear();
+    for (fabric, words) in [(Fabric::Iwarp, "they need rdma_cm"), (Fabric::Other, "neither")] {
+        mock.faults().fabric = fabric;
+        let error = transport(&library, "mock0").unwrap_err();
+        assert!(error.message.contains(words), "{error}");
+    }
 }
 
 #[test]

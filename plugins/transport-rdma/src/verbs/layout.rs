@@ -105,6 +105,7 @@ fn every_offset_is_the_headers() {
         ("IBV_PORT_ACTIVE", PORT_ACTIVE),
         ("IBV_LINK_LAYER_ETHERNET", LINK_LAYER_ETHERNET.into()),
         ("IBV_TRANSPORT_IB", TRANSPORT_IB),
+        ("IBV_TRANSPORT_IWARP", TRANSPORT_IWARP),
         ("IBV_QPT_RC", QP_TYPE_RC),
         ("IBV_QPS_INIT", STATE_INIT),
         ("IBV_QPS_RTR", STATE_RTR),

@@ -17,6 +17,7 @@ use super::{
 #[derive(Debug, Clone)]
 pub(crate) struct Faults {
     pub(crate) max_mr_bytes: u64,
+    pub(crate) fabric: Fabric,
     pub(crate) register_errno: Option<i32>,
     /// Devices that can't be opened.
     pub(crate) broken: Vec<String>,
@@ -74,6 +75,7 @@ impl Mock {
     pub(crate) fn new(devices: u32) -> Self {
         let faults = Faults {
             max_mr_bytes: 1 << 40,
+            fabric: Fabric::Ethernet,
             register_errno: None,
             broken: Vec::new(),
             is_dark: false,
@@ -237,7 +239,7 @@ impl Device for MockDevice {
     }
 
     fn port(&self, _port: u8) -> Result<Port, VerbsError> {
-        let fabric = Fabric::Ethernet;
+        let fabric = self.world.lock().unwrap().faults.fabric;
         Ok(Port { is_active: true, fabric, mtu: 5, lid: 0, megabits_per_second: 100_000 })
     }
 

@@ -96,6 +96,8 @@ pub(crate) enum Fabric {
     Ethernet,
     /// Its queue pairs are connected by `rdma_cm` only.
     Iwarp,
+    /// What has no reliable connections, or of its own kind: EFA, usNIC.
+    Other,
 }
 
 impl fmt::Display for Fabric {
@@ -104,6 +106,7 @@ impl fmt::Display for Fabric {
             Self::InfiniBand => "InfiniBand",
             Self::Ethernet => "Ethernet",
             Self::Iwarp => "iWARP",
+            Self::Other => "neither InfiniBand's nor RoCE",
         })
     }
 }

@@ -161,7 +161,11 @@ impl RealDevice {
             name: name.to_owned(),
             context,
             // InfiniBand or Ethernet is said by the port.
-            fabric: (transport != sys::TRANSPORT_IB).then_some(Fabric::Iwarp),
+            fabric: match transport {
+                sys::TRANSPORT_IB => None,
+                sys::TRANSPORT_IWARP => Some(Fabric::Iwarp),
+                _ => Some(Fabric::Other),
+            },
             pd: null_mut(),
             channel: null_mut(),
             queues: Vec::new(),

@@ -345,6 +345,7 @@ iccl_vendor_support::symbols! {
 pub(super) const PORT_ACTIVE: c_int = 4;
 pub(super) const LINK_LAYER_ETHERNET: u8 = 2;
 pub(super) const TRANSPORT_IB: c_int = 0;
+pub(super) const TRANSPORT_IWARP: c_int = 1;
 pub(super) const QP_TYPE_RC: c_int = 2;
 
 pub(super) const STATE_INIT: c_int = 1;
