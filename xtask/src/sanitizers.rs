@@ -20,10 +20,11 @@ pub(crate) fn threads() -> Result<(), Failure> {
     thread.test(&["-p", "iccl-tests"].into_iter().chain(jobs).collect::<Vec<_>>())
 }
 
-/// What crosses the ABI, in both directions. What tests leak on purpose is not an error.
+/// What crosses the ABI, in both directions, and what a NIC is lent. What tests leak on purpose is not an error.
 pub(crate) fn addresses() -> Result<(), Failure> {
     let address = Sanitizer { name: "address", options: "ASAN_OPTIONS", value: "detect_leaks=0" };
     address.test(&["-p", "iccl-plugin-api", "--tests"])?;
+    address.test(&["-p", "iccl-plugin-transport-rdma", "--lib"])?;
     // Plugins in Rust would look for the run-time library in the test, which does not export it.
     address.test(&["-p", "iccl-tests", "--test", "abi", "--", "a_plugin_in_c"])
 }
