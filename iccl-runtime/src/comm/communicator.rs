@@ -361,6 +361,8 @@ impl Communicator {
         operands.check(&request, &program, &self.device)?;
         operands.check_scalar(&scalar, &program, &self.device)?;
         let Operands { send, receive } = operands;
+        let (from, to) = (send.pointer.cast_const().cast(), receive.pointer.cast());
+        self.engine.prepare_buffers(&program, from, to)?;
         let mut keep = Keep::new();
         for kept in [send.keep, receive.keep, scalar.keep].into_iter().flatten() {
             keep.push(kept);
@@ -374,8 +376,8 @@ impl Communicator {
                 fingerprint: self.fingerprint(&request, &program, purpose),
                 program,
                 lane: if point_to_point { Lane::PointToPoint } else { Lane::Collective },
-                send: send.pointer.cast_const().cast(),
-                receive: receive.pointer.cast(),
+                send: from,
+                receive: to,
                 scalar: scalar.pointer.cast_const().cast(),
                 scalar_is_on_device: scalar.is_on_device,
                 allocations: [send.allocation, receive.allocation],

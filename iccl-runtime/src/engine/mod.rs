@@ -319,6 +319,23 @@ impl Engine {
         staging::prepare(program, memory, &self.shared.options)
     }
 
+    /// As [`Engine::prepare`], for what one call needs because of where its buffers lie.
+    ///
+    /// # Errors
+    /// What the plugin says.
+    pub fn prepare_buffers(
+        &self,
+        program: &Program,
+        send: *const u8,
+        receive: *mut u8,
+    ) -> Result<()> {
+        let Some(memory) = &self.shared.memory else { return Ok(()) };
+        match natural::bytes(program, send, receive) {
+            0 => Ok(()),
+            bytes => memory.prepare_own(program, bytes),
+        }
+    }
+
     /// Takes an allocation back from every NIC, before it is freed: no operation uses it any more. Says
     /// whether that is done; if not, the memory must stay. Waits for whoever drives, so this thread is none of
     /// those.

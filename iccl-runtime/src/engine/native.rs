@@ -19,7 +19,7 @@ use iccl_plugin_api::Collective;
 
 use super::device::{Card, CardStream};
 use super::native_operands::Operands;
-use super::natural::Natural;
+use super::natural;
 use super::state::State;
 use super::turns::{NativeDevice, Ticket};
 use crate::lock::lock;
@@ -71,7 +71,9 @@ struct Job {
     serial: u32,
     step: u32,
     call: IslandCall,
-    operands: Operands,
+    given: Operands,
+    /// Where the library is to find them, if that is elsewhere.
+    moved: Option<Operands>,
 }
 
 // SAFETY: the pointers are only given to the library; the run that the job belongs to keeps the memory until the
@@ -179,8 +181,8 @@ impl Native {
             device: Arc::clone(island.device()),
             island: Arc::downgrade(&island),
         };
-        let natural = Natural::new(card);
-        let issuer = Issuer { island, stream, natural, jobs: receiver, shared };
+        let card = Arc::clone(card);
+        let issuer = Issuer { island, stream, card, jobs: receiver, shared };
         std::thread::Builder::new()
             .name(format!("iccl-native-{rank}"))
             .spawn(move || issuer.run())
@@ -267,7 +269,7 @@ impl Native {
 struct Issuer {
     island: Arc<dyn NativeIsland>,
     stream: CardStream<(u32, u32)>,
-    natural: Natural,
+    card: Arc<dyn Card>,
     jobs: Receiver<Job>,
     shared: Arc<Shared>,
 }
@@ -280,16 +282,14 @@ impl Issuer {
             while self.jobs.recv().is_ok() {}
         }
         let rested = self.stream.rest(Duration::MAX);
-        let Self { island, stream, natural, shared, .. } = self;
+        let Self { island, stream, shared, .. } = self;
         if let Err(error) = rested {
             tracing::warn!(%error, library = island.name(), "a native stream did not come to rest");
             // The driver waits in vain, and leaves everything as it is.
-            std::mem::forget((island, stream, natural));
+            std::mem::forget((island, stream));
             return;
         }
         drop(stream);
-        // SAFETY: the stream came to rest.
-        unsafe { natural.free() };
         shared.reach(Stage::AtRest);
         drop(island);
         shared.reach(Stage::Gone);
@@ -304,18 +304,19 @@ impl Issuer {
             match self.jobs.recv_timeout(wait) {
                 Ok(job) => {
                     let stream = self.stream.handle();
-                    let Job { call, operands, .. } = &job;
+                    let (call, given, card) = (&job.call, &job.given, &*self.card);
+                    let operands = job.moved.as_ref().unwrap_or(given);
                     // SAFETY: the run keeps the memory of the job until it is done or all is at rest, and
                     // its schedule orders every other use of it.
-                    let moved = unsafe { self.natural.begin(call, operands, stream) }?;
-                    let natural = moved.as_ref().unwrap_or(operands);
+                    unsafe { natural::copy(card, stream, &operands.sent, &given.sent, call) }?;
                     *lock(&self.shared.inside) = Some(call.collective);
                     // SAFETY: as above; what was moved is as long.
-                    let called = unsafe { self.island.call(call, natural, stream) };
+                    let called = unsafe { self.island.call(call, operands, stream) };
                     *lock(&self.shared.inside) = None;
                     called?;
+                    let (from, to) = (&operands.received, &given.received);
                     // SAFETY: as above.
-                    unsafe { self.natural.end(call, natural, operands, stream) }?;
+                    unsafe { natural::copy(card, stream, to, from, call) }?;
                     self.stream.then((job.serial, job.step))?;
                     nap = NAP;
                 }
@@ -360,8 +361,9 @@ impl State {
             }
             let (sources, destinations) =
                 (schedule.sources(sources), schedule.sources(destinations));
-            let operands = Operands::new(call, sources, destinations, |slice| run.address(slice));
-            native.issue(Job { serial: run.serial, step, call: *call, operands })?;
+            let given = Operands::new(call, sources, destinations, |slice| run.address(slice));
+            let moved = run.natural().and_then(|block| natural::moved(call, &given, block));
+            native.issue(Job { serial: run.serial, step, call: *call, given, moved })?;
             self.counters.native_call();
             run.native_issued += 1;
         }

@@ -19,8 +19,8 @@ use crate::{Error, ErrorKind};
 pub(super) enum Scratch {
     /// One block for both kinds, where the device's memory is the host's.
     Host(Block),
-    /// Pinned memory, and memory of the card.
-    Card { pinned: Option<CardBlock>, on_card: Option<CardBlock> },
+    /// Pinned memory, memory of the card, and that of operands that are no natural ones.
+    Card { pinned: Option<CardBlock>, on_card: Option<CardBlock>, natural: Option<CardBlock> },
 }
 
 /// An operation in flight.
@@ -79,6 +79,14 @@ impl Run {
             (Buffer::DeviceScratch, Scratch::Card { on_card, .. }) => pointer(on_card),
         };
         base.wrapping_add(slice.offset as usize)
+    }
+
+    /// Where copies of operands go that lie elsewhere than a native library wants.
+    pub(super) fn natural(&self) -> Option<*mut u8> {
+        match &self.scratch {
+            Scratch::Card { natural, .. } => natural.as_ref().map(CardBlock::pointer),
+            Scratch::Host(_) => None,
+        }
     }
 
     pub(super) fn is_late(&self, now: Instant) -> bool {

@@ -17,6 +17,7 @@ use super::flight::Flights;
 use super::inquiry::Inquiry;
 use super::links::Links;
 use super::native::Native;
+use super::natural;
 use super::operation::Operation;
 use super::program::NO_QUEUE;
 use super::regions::Regions;
@@ -205,10 +206,12 @@ impl State {
         let steps = schedule.steps.len();
         let (scratch, staged) = match &self.staging {
             None => (Scratch::Host(self.pool.take(scratch_bytes(schedule))?), StagedRun::default()),
-            Some(staging) => (
-                staging.scratch(schedule.scratch_bytes, schedule.device_scratch_bytes)?,
-                StagedRun::new(program.queues.len()),
-            ),
+            Some(staging) => {
+                let (pinned, on_card) = (schedule.scratch_bytes, schedule.device_scratch_bytes);
+                let natural = natural::bytes(&program, operation.send, operation.receive);
+                let scratch = staging.scratch(pinned, on_card, natural)?;
+                (scratch, StagedRun::new(program.queues.len()))
+            }
         };
         self.runs.push(Run {
             serial,

@@ -358,6 +358,7 @@ fn request((rank, ranks): (u32, u32), call: &Call) -> OperationRequest {
 fn submit_request(engine: &Engine, request: OperationRequest) -> Result<Arc<Operation>> {
     engine.check()?;
     engine.prepare(&request.program)?;
+    engine.prepare_buffers(&request.program, request.send, request.receive)?;
     let operation = Arc::new(Operation::new(request));
     // SAFETY: the callers keep all memory until the operation is over or the engine is gone.
     unsafe { engine.submit(&operation) };

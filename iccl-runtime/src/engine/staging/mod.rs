@@ -31,6 +31,7 @@ use super::EngineOptions;
 use super::counters::Counters;
 use super::device::{Card, CardStream};
 use super::pool::{CardBlock, CardPool};
+use super::program::Program;
 use super::run::{Run, Scratch};
 use super::state::State;
 use crate::Result;
@@ -72,6 +73,15 @@ impl CardMemory {
 
     pub(super) fn card(&self) -> &Arc<dyn Card> {
         self.pinned.card()
+    }
+
+    /// Makes sure that the card's own memory is there for a run: for its scratch and for its operands.
+    ///
+    /// # Errors
+    /// What the plugin says.
+    pub(super) fn prepare_own(&self, program: &Program, natural_bytes: u64) -> Result<()> {
+        let both = [program.schedule().device_scratch_bytes, natural_bytes];
+        self.own.prepare(both.into_iter().filter(|bytes| *bytes > 0).map(|bytes| (bytes, 1)))
     }
 }
 
@@ -182,12 +192,18 @@ impl Staging {
         self.memory.card()
     }
 
-    /// Scratch of a run: so much of the host's, so much of the card's.
-    pub(super) fn scratch(&self, bytes: u64, bytes_on_card: u64) -> Result<Scratch> {
+    /// Scratch of a run: so much of the host's, so much of the card's, so much for its operands.
+    pub(super) fn scratch(
+        &self,
+        bytes: u64,
+        bytes_on_card: u64,
+        natural_bytes: u64,
+    ) -> Result<Scratch> {
         let take = |pool: &Arc<CardPool>, bytes| (bytes > 0).then(|| pool.take(bytes)).transpose();
         Ok(Scratch::Card {
             pinned: take(&self.memory.pinned, bytes)?,
             on_card: take(&self.memory.own, bytes_on_card)?,
+            natural: take(&self.memory.own, natural_bytes)?,
         })
     }
 

@@ -21,7 +21,7 @@ pub(in crate::engine) fn prepare(
 ) -> Result<()> {
     let schedule = program.schedule();
     let scratch = |bytes| (bytes > 0).then_some((bytes, 1));
-    memory.own.prepare(scratch(schedule.device_scratch_bytes))?;
+    memory.prepare_own(program, 0)?;
 
     let mut wanted = Blocks::new();
     let queues = add_messages(program, &mut wanted);

@@ -215,7 +215,7 @@ impl LateCard {
         self.shared.calls.load(Ordering::SeqCst)
     }
 
-    /// How many allocations were made by threads that drove an engine.
+    /// How many allocations were made by threads that drove an engine, or issued its native calls.
     pub(super) fn allocated_by_drivers(&self) -> u64 {
         self.shared.allocated_by_drivers.load(Ordering::SeqCst)
     }
@@ -310,7 +310,10 @@ impl Card for LateCard {
         "late:0 (a late card)"
     }
     fn allocate(&self, bytes: u64, kind: MemoryKind) -> Result<*mut u8> {
-        let by_driver = u64::from(crate::engine::is_driving());
+        // What is under way waits for those who issue native calls as for those who drive.
+        let thread = std::thread::current();
+        let issues = thread.name().is_some_and(|name| name.starts_with("iccl-native"));
+        let by_driver = u64::from(crate::engine::is_driving() || issues);
         self.shared.allocated_by_drivers.fetch_add(by_driver, Ordering::SeqCst);
         let layout = Layout::from_size_align(bytes as usize, 64).expect("a layout");
         // SAFETY: nobody asks for 0 bytes.

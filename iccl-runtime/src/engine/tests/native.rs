@@ -145,6 +145,8 @@ impl NativeIsland for LateLibrary {
         *issued += 1;
         let near = |far: usize| far & (FAR_AWAY - 1);
         let (source, destination) = (operands.sent.address, operands.received.address);
+        // As makers' libraries want it.
+        assert!(source.addr().is_multiple_of(8) && destination.addr().is_multiple_of(8));
         let part = (call, near(source.addr()), near(destination.addr()));
         let (reads, writes) = lengths(&call, place, group.ranks);
         let range = |start: usize, count: usize| -> Range<usize> {
@@ -270,4 +272,47 @@ fn a_library_that_stops_in_the_middle_is_named_and_left() {
     let left: Vec<usize> = ranks.ranks.iter().map(|rank| rank.card.allocated_bytes()).collect();
     drop(ranks.ranks.into_iter().map(|rank| (rank.engine, rank.pool)).collect::<Vec<_>>());
     assert!(left.iter().all(|bytes| *bytes > 0), "{left:?}");
+}
+
+/// Elements that lie half an element further, between guards.
+fn shifted(elements: &[i64]) -> Vec<i64> {
+    let bytes = elements.iter().flat_map(|one| one.to_ne_bytes());
+    let bytes: Vec<u8> = [7; 4].into_iter().chain(bytes).chain([7; 4]).collect();
+    let whole = bytes.chunks_exact(8).map(|one| i64::from_ne_bytes(one.try_into().expect("8")));
+    whole.collect()
+}
+
+/// Buffers that begin inside an element come to the library as natural ones, through memory that was there
+/// before the call was under way: a card's allocation may wait for what waits for the call.
+#[test]
+fn buffers_anywhere_are_moved_through_memory_that_was_prepared() {
+    for (algorithm, count, seed) in [(Algorithm::Native, 3, 20), (Algorithm::Islands, 4, 21)] {
+        let (ranks, _) = ranks(algorithm, count, 100 * seed, None);
+        for (sequence, elements) in [(0, 1001), (1, 7), (2, 2003)] {
+            let call = Call { algorithm, count: elements, sequence, ..ALL_REDUCE };
+            std::thread::scope(|scope| {
+                for (rank, at) in ranks.ranks.iter().zip(0..) {
+                    scope.spawn(move || {
+                        let mine: Vec<i64> =
+                            (0..elements as i64).map(|one| one + i64::from(at)).collect();
+                        let image = shifted(&mine);
+                        let (from, to) = (rank.card.memory(&image), rank.card.memory(&image));
+                        let request = OperationRequest {
+                            send: from.wrapping_add(4),
+                            receive: to.wrapping_add(4),
+                            ..request((at, count), &call)
+                        };
+                        let operation = submit_request(&rank.engine, request).expect("accepted");
+                        rank.engine.wait(&operation, None).expect("done");
+                        let sum = |one: i64| (0..i64::from(count)).map(|rank| one + rank).sum();
+                        let sums: Vec<i64> = (0..elements as i64).map(sum).collect();
+                        assert_eq!(rank.card.read(to, image.len()), shifted(&sums));
+                        assert_eq!(rank.card.read(from, image.len()), image);
+                        assert_eq!(rank.card.violations(), Vec::<String>::new());
+                        assert_eq!(rank.card.allocated_by_drivers(), 0, "{algorithm}");
+                    });
+                }
+            });
+        }
+    }
 }
