@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::sync::mpsc::sync_channel;
+use std::time::{Duration, SystemTime};
 
 use super::operation::Operation;
 use super::program::Program;
@@ -12,6 +13,9 @@ use crate::observe::{
 };
 use crate::schedule::StepKind;
 use crate::{Error, ErrorKind};
+
+/// How long the folder may take: who fails does not wait for a file system that does not answer.
+const LONGEST_WRITE: Duration = Duration::from_secs(2);
 
 /// Where the recorder writes, and who it is.
 #[derive(Clone, Debug)]
@@ -82,7 +86,7 @@ impl Flights {
             error: error.to_string(),
             operations,
         };
-        match record.write(&self.folder.folder) {
+        match write_in_time(record, self.folder.folder.clone()) {
             Ok(path) => tracing::warn!(
                 rank = self.rank,
                 "the last operations are in {}; `iccl diagnose {}` compares all ranks'",
@@ -97,6 +101,17 @@ impl Flights {
             ),
         }
     }
+}
+
+/// Writes the file on an expendable thread.
+fn write_in_time(record: FlightRecord, folder: PathBuf) -> std::io::Result<PathBuf> {
+    let (sender, written) = sync_channel(1);
+    std::thread::Builder::new().name("iccl-flight".into()).spawn(move || {
+        // Perhaps nobody waits any more.
+        let _ = sender.send(record.write(&folder));
+    })?;
+    let late = |_| Err(std::io::ErrorKind::TimedOut.into());
+    written.recv_timeout(LONGEST_WRITE).unwrap_or_else(late)
 }
 
 /// All but what the recorder itself knows.
@@ -151,5 +166,27 @@ fn describe(
         ended_us: None,
         links,
         waits_for: run.map(|run| run.waits_for(last_seen).1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_system_that_does_not_answer_holds_up_nobody_for_long() {
+        let scratch = tempfile::tempdir().expect("a folder");
+        // Who opens this waits for a reader.
+        let blocked = format!(".iccl-{:016x}-rank-0.json.{}", 7, std::process::id());
+        let made = std::process::Command::new("mkfifo").arg(scratch.path().join(blocked)).status();
+        assert!(made.expect("mkfifo").success());
+        let folder = FlightFolder { folder: scratch.path().to_owned(), host: "a".into() };
+        let (sender, written) = sync_channel(1);
+        std::thread::spawn(move || {
+            let error = Error::new(ErrorKind::Timeout, "too late");
+            Flights::new(folder, 7, 0, 1).write(&error, &[], &[]);
+            sender.send(()).expect("the test waits");
+        });
+        written.recv_timeout(10 * LONGEST_WRITE).expect("it gives up");
     }
 }
