@@ -92,8 +92,8 @@ impl Choices {
         if is_message && self.ranks == 1 {
             return Err(Error::new(ErrorKind::InvalidArgument, "a message needs two ranks"));
         }
-        let first = self.request(collective, dtype, op, bytes, 0);
-        let (choice, _) = self.algorithms.compile(&mut first.clone())?;
+        let mut first = self.request(collective, dtype, op, bytes, 0);
+        let (choice, schedule) = self.algorithms.compile(&mut first)?;
         let costs = choice.considered.iter().find_map(|(one, verdict)| match verdict {
             Verdict::Costs(ns) if *one == choice.algorithm => Some(*ns),
             _ => None,
@@ -105,7 +105,6 @@ impl Choices {
             own: BTreeSet::new(),
         };
         if is_message {
-            let (_, schedule) = self.algorithms.compile(&mut first.clone())?;
             carried.add(&schedule, None);
             return Ok(carried);
         }
