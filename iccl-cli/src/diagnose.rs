@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use iccl_plugin_api::Collective;
 use iccl_runtime::observe::{FLIGHT_SCHEMA, FlightOperation, FlightRecord, FlightState};
 use iccl_runtime::topology::RankSet;
 use serde::Serialize;
@@ -275,11 +276,11 @@ fn named(one: &FlightOperation) -> String {
         0 => one.dtype.clone(),
         count => format!("{} × {count}", one.dtype),
     });
-    if one.collective.contains("reduce") {
+    let collective = Collective::from_name(&one.collective);
+    if collective.is_some_and(Collective::reduces) {
         parts.push(one.op.clone());
     }
-    let rooted = ["broadcast", "reduce", "gather", "scatter", "gather_v", "scatter_v"];
-    if rooted.contains(&one.collective.as_str()) {
+    if collective.is_some_and(Collective::has_root) {
         parts.push(format!("root {}", one.root));
     } else if MESSAGES.contains(&one.collective.as_str()) {
         parts.push(format!("peer {}", one.root));
