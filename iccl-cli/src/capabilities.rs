@@ -5,7 +5,7 @@ use std::sync::Arc;
 use iccl_plugin_api::tables::{DeviceCapabilities, host_to_stream, region_form, stream_to_host};
 use iccl_plugin_api::types::NATIVE_HABITS;
 use iccl_plugin_api::{Collective, DataType, RedOp};
-use iccl_runtime::config::{Accumulate, Config};
+use iccl_runtime::config::Config;
 use iccl_runtime::plugins::{CollectivesPlugin, DevicePlugin, PluginSet};
 use iccl_runtime::schedule::{Algorithm, Island, Islands, NativeRules, Request};
 use iccl_runtime::topology::NativeAbilities;
@@ -85,17 +85,14 @@ struct Native<'a> {
 impl<'a> Native<'a> {
     fn new(plugin: &'a CollectivesPlugin, is_host_memory: bool, config: &Config) -> Self {
         let abilities = NativeAbilities::new(plugin.flags(), plugin.support());
-        let rules = NativeRules {
-            library_rounds: config.numerics.accumulate == Accumulate::Library,
-            deterministic: config.engine.deterministic,
-        };
         let island = Island {
             library: plugin.library().to_owned(),
             ranks: [0, 1].into(),
             abilities: abilities.clone(),
         };
         let is_asked = config.device.native && !is_host_memory;
-        let islands = is_asked.then(|| Arc::new(Islands::new(2, [island], rules)));
+        let islands =
+            is_asked.then(|| Arc::new(Islands::new(2, [island], NativeRules::new(config))));
         Self { plugin, abilities, islands }
     }
 

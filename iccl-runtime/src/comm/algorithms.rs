@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use iccl_plugin_api::Collective;
 
-use crate::config::{Accumulate, AlgorithmChoice, Config, nearest};
+use crate::config::{AlgorithmChoice, Config, nearest};
 use crate::plan::Plan;
 use crate::schedule::{
     Algorithm, Choice, CostModel, Island, Islands, NativeRules, Request, Schedule, candidates,
@@ -111,12 +111,8 @@ fn islands(config: &Config, plan: &Plan) -> Option<Arc<Islands>> {
             abilities: island.abilities.clone(),
         })
         .collect();
-    let rules = NativeRules {
-        library_rounds: config.numerics.accumulate == Accumulate::Library,
-        deterministic: config.engine.deterministic,
-    };
     let ranks = plan.world_size() as u32;
-    (!list.is_empty()).then(|| Arc::new(Islands::new(ranks, list, rules)))
+    (!list.is_empty()).then(|| Arc::new(Islands::new(ranks, list, NativeRules::new(config))))
 }
 
 /// Refuses names of algorithms that there are not for their collective.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use iccl_plugin_api::types::{Collective, DataType, RedOp};
 
+use crate::config::{Accumulate, Config};
 use crate::topology::{NativeAbilities, RankSet};
 
 /// The islands of a communicator, the same on all its ranks. A rank that no native library serves
@@ -23,6 +24,16 @@ pub struct NativeRules {
     pub library_rounds: bool,
     /// The same inputs must give the same bits on every run.
     pub deterministic: bool,
+}
+
+impl NativeRules {
+    /// What the settings say.
+    pub fn new(config: &Config) -> Self {
+        Self {
+            library_rounds: config.numerics.accumulate == Accumulate::Library,
+            deterministic: config.engine.deterministic,
+        }
+    }
 }
 
 /// Two ranks or more that one native library serves.
