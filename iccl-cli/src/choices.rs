@@ -230,15 +230,13 @@ impl Way {
             let mut reasons = Vec::new();
             let considered = carried.choice.considered.iter();
             for (one, verdict) in considered.filter(|(one, _)| one.facts().needs_islands) {
-                match verdict {
-                    Verdict::Refused(why) => {
-                        reasons.push(format!("{one}: {}", generic(why, collective, dtype, op)));
-                    }
-                    Verdict::Costs(_) if *one == Algorithm::Native => {
-                        reasons.push(format!("{one}: slower"));
-                    }
-                    Verdict::Costs(_) => {}
+                if let Verdict::Refused(why) = verdict {
+                    reasons.push(format!("{one}: {}", generic(why, collective, dtype, op)));
                 }
+            }
+            // The last one: what it would take is told behind it.
+            if matches!(native_verdict(carried), Some(Verdict::Costs(_))) {
+                reasons.push(format!("{}: slower", Algorithm::Native));
             }
             if reasons.is_empty() {
                 "iccl asks no library for it".to_owned()
