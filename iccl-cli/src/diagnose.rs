@@ -150,8 +150,16 @@ fn collectives(records: &BTreeMap<u32, FlightRecord>) -> Option<Difference> {
         let find = |list: &'_ Vec<FlightOperation>| {
             list.binary_search_by_key(&sequence, |one| one.sequence).ok()
         };
-        let said: Said<'_> =
-            lists.iter().map(|(rank, list)| (*rank, find(list).map(|at| &list[at]))).collect();
+        // Nor does it say anything of what was called after what it has written.
+        let knows = |rank: u32, list: &[FlightOperation]| {
+            let last = list.last().map(|one| one.sequence);
+            records[&rank].later == 0 || last >= Some(sequence)
+        };
+        let said: Said<'_> = lists
+            .iter()
+            .filter(|(rank, list)| knows(**rank, list))
+            .map(|(rank, list)| (*rank, find(list).map(|at| &list[at])))
+            .collect();
         let last = |rank: u32| lists[&rank].last();
         difference(sequence, &said, &last)
     })
@@ -253,7 +261,7 @@ fn messages(records: &BTreeMap<u32, FlightRecord>) -> Option<Difference> {
             culprits.push(peer);
         }
         Some(end) => found.push(format!("rank {peer}: {}, {}", named(end), state(end.state))),
-        None if records.contains_key(&peer) => {
+        None if records.get(&peer).is_some_and(|record| record.later == 0) => {
             found.push(format!("rank {peer} has not called its {other}"));
             culprits = vec![peer];
         }
@@ -368,6 +376,7 @@ mod tests {
                 written_us: 0,
                 error: "too late".to_owned(),
                 operations,
+                later: 0,
             };
             (rank, record)
         };
@@ -421,6 +430,19 @@ mod tests {
         let diagnosis = diagnose(&records(lists, 3));
         assert_eq!(diagnosis.first_difference, None);
         assert_eq!(diagnosis.without_file, [2]);
+    }
+
+    #[test]
+    fn what_was_called_after_the_end_of_a_file_is_not_missed() {
+        let lists = vec![
+            vec![operation(1, "all_reduce", Done), operation(2, "all_reduce", Done)],
+            vec![operation(1, "all_reduce", Done)],
+        ];
+        let mut records = records(lists, 2);
+        let missed = diagnose(&records).first_difference.expect("a difference");
+        assert_eq!(missed.culprits, [1]);
+        records.get_mut(&1).expect("a record").later = 1;
+        assert_eq!(diagnose(&records).first_difference, None);
     }
 
     #[test]

@@ -98,6 +98,42 @@ fn a_rank_that_does_not_come_is_named_by_what_all_ranks_wrote() {
     assert!(ran.err.contains("no file of a flight recorder"), "{}", ran.err);
 }
 
+/// What is enqueued far ahead does not push out what it waits for.
+#[test]
+fn what_many_calls_wait_for_is_named() {
+    const AHEAD: usize = 600;
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = folder.path().to_str().expect("text");
+    let job = Job::new(2).with("observe.flight_recorder", text).with("engine.op_timeout", "1s");
+    job.run(|communicator| {
+        must_be_right(communicator);
+        if communicator.rank() == ABSENT {
+            iccl_tests::ranks::wait_until("the end of the communicator", || {
+                communicator.async_error().is_some()
+            });
+            return;
+        }
+        let (device, stream) = (communicator.device(), communicator.stream());
+        let send = device.buffer_from(&[1_i32; 2]).expect("a buffer");
+        let receive = device.allocate::<i32>(2).expect("a buffer");
+        let call = |_| {
+            communicator
+                .all_reduce(&send, &receive, 2, DataType::I32, RedOp::Sum, stream)
+                .expect("one")
+        };
+        let handles: Vec<_> = (0..AHEAD).map(call).collect();
+        handles[0].wait().expect_err("one has not come");
+    });
+    let came = record(folder.path(), 0);
+    assert_eq!((came.operations.len(), came.later), (256, 1 + AHEAD as u64 - 256));
+    let ran = run_to_end(&mut iccl(&["diagnose", text]));
+    assert!(
+        ran.out.contains("first difference: all_reduce seq 1 (i32 × 2, sum), by rank 1"),
+        "{}",
+        ran.out
+    );
+}
+
 #[test]
 fn nothing_is_written_where_the_application_ends_the_communicator() {
     let folder = tempfile::tempdir().expect("a folder");

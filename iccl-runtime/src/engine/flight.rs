@@ -85,6 +85,7 @@ impl Flights {
             written_us: microseconds(SystemTime::now()),
             error: error.to_string(),
             operations,
+            later: self.recorder.later(),
         };
         match write_in_time(record, self.folder.folder.clone()) {
             Ok(path) => tracing::warn!(

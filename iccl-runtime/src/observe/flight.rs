@@ -1,8 +1,8 @@
 //! The flight recorder: what a rank's last operations were and how far they came, written down when the
 //! communicator fails.
 //!
-//! Recording is a few stores by whoever drives the engine; nothing is formatted or allocated until the
-//! file is written. `iccl diagnose` reads the files of all ranks.
+//! Recording is a few stores by whoever drives the engine; nothing is formatted until the file is written,
+//! and nothing allocated unless many operations are under way. `iccl diagnose` reads the files of all ranks.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -11,13 +11,21 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-/// How many operations are remembered.
+/// How many operations are written.
 pub const RECORDED_OPERATIONS: usize = 256;
+
+/// How many that are over stay before the first that is not, so that ranks of which one is ahead have some
+/// in common.
+const HISTORY: usize = RECORDED_OPERATIONS / 2;
+
+/// No more are remembered, however many are under way.
+const MOST_OPERATIONS: usize = 1 << 20;
 
 /// The version of the file's keys: grows when one is removed or changes its meaning.
 pub const FLIGHT_SCHEMA: u32 = 1;
 
-/// The last operations of one communicator on one rank, `T` being what is known of each.
+/// The last operations of one communicator on one rank, `T` being what is known of each. One that is not over
+/// is what is looked for, and stays however many are called behind it.
 #[derive(Debug)]
 pub struct Recorder<T> {
     entries: VecDeque<Entry<T>>,
@@ -65,8 +73,10 @@ pub struct FlightRecord {
     pub written_us: u64,
     /// The error that ended the communicator.
     pub error: String,
-    /// The last operations, oldest first.
+    /// The last operations, oldest first; if many are under way, the first of these and what came before.
     pub operations: Vec<FlightOperation>,
+    /// How many were called after them.
+    pub later: u64,
 }
 
 /// One operation of a file.
@@ -128,10 +138,7 @@ impl<T> Default for Recorder<T> {
 impl<T> Recorder<T> {
     /// An operation was called. Gives its number here.
     pub fn called(&mut self, what: T) -> u64 {
-        if self.entries.len() == RECORDED_OPERATIONS {
-            self.entries.pop_front();
-            self.first += 1;
-        }
+        self.forget(RECORDED_OPERATIONS - 1);
         let called = SystemTime::now();
         let (state, started, ended) = (FlightState::Waiting, None, None);
         self.entries.push_back(Entry { what, state, called, started, ended });
@@ -152,6 +159,19 @@ impl<T> Recorder<T> {
             entry.state = FlightState::Done;
             entry.ended = Some(SystemTime::now());
         }
+        self.forget(RECORDED_OPERATIONS);
+    }
+
+    /// Forgets the oldest that are over as long as there are more than `wanted`.
+    fn forget(&mut self, wanted: usize) {
+        let is_over =
+            |at: usize| self.entries.get(at).map(|one| one.state) == Some(FlightState::Done);
+        let count = self.entries.len();
+        let excess = count.saturating_sub(wanted);
+        let over = (0..excess).take_while(|at| is_over(*at) && is_over(at + HISTORY)).count();
+        let forgotten = over.max(count.saturating_sub(MOST_OPERATIONS));
+        self.entries.drain(..forgotten);
+        self.first += forgotten as u64;
     }
 
     /// The operations as they are written, oldest first; `describe` tells what is not known here, given the
@@ -162,6 +182,7 @@ impl<T> Recorder<T> {
     ) -> Vec<FlightOperation> {
         let numbered = (self.first..).zip(&self.entries);
         numbered
+            .take(RECORDED_OPERATIONS)
             .map(|(number, entry)| FlightOperation {
                 state: entry.state,
                 called_us: microseconds(entry.called),
@@ -170,6 +191,11 @@ impl<T> Recorder<T> {
                 ..describe(number, entry.state, &entry.what)
             })
             .collect()
+    }
+
+    /// How many were called after those that are written.
+    pub fn later(&self) -> u64 {
+        self.entries.len().saturating_sub(RECORDED_OPERATIONS) as u64
     }
 
     /// `None` for one that is forgotten.
@@ -231,24 +257,59 @@ mod tests {
     #[test]
     fn the_last_operations_are_kept_and_older_ones_are_forgotten() {
         let mut recorder = Recorder::default();
-        let numbers: Vec<u64> =
-            (0..RECORDED_OPERATIONS as u64 + 10).map(|one| recorder.called(one)).collect();
+        let numbers: Vec<u64> = (0..RECORDED_OPERATIONS as u64 + 10)
+            .map(|one| {
+                let number = recorder.called(one);
+                recorder.started(number);
+                recorder.done(number);
+                number
+            })
+            .collect();
         // Forgotten ones are nobody's.
         recorder.started(numbers[3]);
-        recorder.done(numbers[3]);
-        recorder.started(numbers[20]);
-        recorder.started(numbers[21]);
-        recorder.done(numbers[20]);
+        let last = recorder.called(numbers.len() as u64);
+        recorder.started(last);
         let all = recorder.operations(|number, _, sequence| {
             assert_eq!(number, *sequence);
             plain(*sequence)
         });
-        assert_eq!((all.len(), all[0].sequence), (RECORDED_OPERATIONS, 10));
+        assert_eq!((all.len(), all[0].sequence, recorder.later()), (RECORDED_OPERATIONS, 11, 0));
         let states: Vec<FlightState> = all.iter().map(|one| one.state).collect();
-        assert_eq!(states[10..12], [FlightState::Done, FlightState::Running]);
-        let others = states.iter().filter(|state| **state == FlightState::Waiting).count();
-        assert_eq!(others, RECORDED_OPERATIONS - 2);
+        assert_eq!(states.iter().filter(|one| **one == FlightState::Done).count(), all.len() - 1);
+        assert_eq!(states.last(), Some(&FlightState::Running));
         assert!(all[10].started_us <= all[10].ended_us && all[10].ended_us.is_some());
+    }
+
+    #[test]
+    fn what_is_not_over_is_kept_however_many_are_called_behind_it() {
+        let mut recorder = Recorder::default();
+        let called = |recorder: &mut Recorder<u64>, count: u64| -> Vec<u64> {
+            (0..count).map(|one| recorder.called(one)).collect()
+        };
+        for number in called(&mut recorder, 1000) {
+            recorder.done(number);
+        }
+        let stuck = recorder.called(0);
+        recorder.started(stuck);
+        let behind = called(&mut recorder, 1000);
+        let written = |recorder: &Recorder<u64>| {
+            let all = recorder.operations(|number, _, _| plain(number));
+            let first =
+                all.iter().find(|one| one.state != FlightState::Done).map(|one| one.sequence);
+            (all[0].sequence, all.len(), first, recorder.later())
+        };
+        let history = HISTORY as u64;
+        let later = 1001 + history - RECORDED_OPERATIONS as u64;
+        let expected = (stuck - history, RECORDED_OPERATIONS, Some(stuck), later);
+        assert_eq!(written(&recorder), expected);
+        // Once it is over, they are forgotten as they end.
+        recorder.done(stuck);
+        behind.iter().for_each(|number| recorder.done(*number));
+        assert_eq!((recorder.entries.len(), recorder.later()), (RECORDED_OPERATIONS, 0));
+        // There is an end.
+        recorder.called(0);
+        called(&mut recorder, MOST_OPERATIONS as u64 + 10);
+        assert!(recorder.entries.len() <= MOST_OPERATIONS + 1);
     }
 
     #[test]
@@ -264,6 +325,7 @@ mod tests {
             written_us: microseconds(SystemTime::now()),
             error: "Timeout: too late".into(),
             operations: vec![plain(7)],
+            later: 0,
         };
         let path = record.write(&folder.path().join("new")).expect("written");
         assert_eq!(path.file_name().and_then(|name| name.to_str()), Some("iccl-00ff-rank-3.json"));
